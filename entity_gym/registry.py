@@ -25,7 +25,7 @@ LIBRARIES = {
     "gymnasium": "entity_gym.bridges:gymnasium_worlds",
     "dm_env": "entity_gym.bridges:dm_worlds",
     "pettingzoo": "entity_gym.bridges:pettingzoo_worlds",
-    "program": "entity_gym.bridges.remote:program_worlds",
+    "program": "entity_gym.bridges.remote:ProgramWorlds",
 }
 
 YOUR_OWN = "your own is written as my_package.my_module:MyEnv"

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.eval.policy import Acted, fit
 from entity_gym.actions import Action, ActionSpace
-from entity_gym.agents.agent import Agent, Obs, check_obs
+from entity_gym.agents.agent import Agent, Obs
 from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.frame import EntityNumbers, Frame, FrameReader
 from entity_gym.batch.saving import spaces_from_dict
@@ -175,7 +175,6 @@ class TrainedAgent(Agent):
         Raises:
             ValueError: `obs` lacks an entity type, feature or action that the policy needs; the message names it.
         """
-        check_obs(obs)
         decided, name, choices = self._policy(obs).act(obs.to_observation()), obs.action.__name__, obs.choices
         probabilities = np.array(decided.probabilities[name], np.float32).reshape(-1, len(choices))
         actions: Any = decided.actions[name]

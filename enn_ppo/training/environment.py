@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from enn_ppo.settings.config import EnvConfig
-from entity_gym.bridges.views import included_views, view_mapping
+from entity_gym.bridges.views.view import included_views, view_mapping
 from entity_gym.pools.source import EnvFactory, EnvSource
 from entity_gym.registry import LIBRARIES, bind
 

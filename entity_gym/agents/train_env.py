@@ -16,9 +16,6 @@ whenever the pool is seeded, `act` returns None in the running main, and a new m
 from __future__ import annotations
 
 import dataclasses
-import inspect
-import os
-import sys
 import threading
 import warnings
 import weakref
@@ -30,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from entity_gym.actions import Action, ActionSpace, CategoricalAction
-from entity_gym.agents.agent import A, Agent, Obs, action_space_of, check_obs, entity_of
+from entity_gym.agents.agent import A, Agent, Obs, action_space_of, entity_of
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import nearest
 from entity_gym.pools.source import EnvSource
@@ -57,7 +54,7 @@ class TrainEnv(EnvSource):
         action_space: the declared actions.
 
     Raises:
-        ValueError: there is no action, a class cannot be an entity type or an action, or an argument is invalid.
+        ValueError: a class cannot be an entity type or an action.
     """
 
     main: Callable[..., None]
@@ -68,8 +65,6 @@ class TrainEnv(EnvSource):
     obs_space: ObsSpace = field(init=False)
     action_space: Mapping[str, ActionSpace] = field(init=False)
 
-    takes_others = True  # `with_values` says which there are
-
     def __post_init__(self) -> None:
         types, actions = dict[str, Any](), dict[str, Any]()
         for option, made, space_of in (("entity_types", types, entity_of), ("action_types", actions, action_space_of)):
@@ -79,16 +74,6 @@ class TrainEnv(EnvSource):
                         f"TrainEnv: {option} has {cls!r:.200}, which is no class, or has another one's name"
                     )
                 made[cls.__name__] = space_of(cls)
-        if not actions:
-            raise ValueError("TrainEnv: action_types is empty; give at least one Enum")
-        if not isinstance(self.time_limit, int | float) or not self.time_limit > 0:
-            raise ValueError(f"TrainEnv: time_limit is {self.time_limit!r}; it must be a number of seconds above 0")
-        try:
-            inspect.signature(self.main).bind("agent", "config", 0)
-        except TypeError as error:
-            raise ValueError(
-                f"TrainEnv: main is {self.main!r:.200}; it must be a function of (agent, config, seed): {error}"
-            ) from error
         object.__setattr__(self, "obs_space", ObsSpace(types))
         object.__setattr__(self, "action_space", actions)
 
@@ -101,25 +86,16 @@ class TrainEnv(EnvSource):
     def __repr__(self) -> str:
         return f"TrainEnv({self.name})"
 
-    def with_values(self, values: Mapping[str, Any]) -> TrainEnv:
-        """Return a copy in which these fields of `config`, a dataclass, have other values.
-
-        Raises:
-            ValueError: `config` has no such fields, or refuses the values.
-        """
+    @property
+    def values(self) -> Mapping[str, Any]:  # type: ignore[override]
+        """The fields of `config`, if it is a dataclass's object; they are the parameters."""
         config = self.config
-        if not values:
-            return self
-        if not dataclasses.is_dataclass(config) or isinstance(config, type):
-            raise ValueError(
-                f"{dict(values)} cannot be set for {self.name}: its config is {config!r:.200}, and only the fields of "
-                "a dataclass can be"
-            )
-        fields = [each.name for each in dataclasses.fields(config) if each.init]
-        for name in values:
-            if name not in fields:
-                raise ValueError(f"the config of {self.name} has no field {name!r}; {nearest(name, fields)}")
-        return dataclasses.replace(self, config=dataclasses.replace(config, **values))
+        fields = dataclasses.fields(config) if dataclasses.is_dataclass(config) and not isinstance(config, type) else ()
+        return {each.name: getattr(config, each.name) for each in fields if each.init}
+
+    def with_values(self, given: Mapping[str, Any]) -> TrainEnv:
+        config = self.config
+        return dataclasses.replace(self, config=dataclasses.replace(config, **given)) if given else self
 
     def as_environment(self) -> AgentEnvironment:
         return AgentEnvironment(self)
@@ -220,9 +196,7 @@ class AgentEnvironment(Environment):
         agent, self._agent = self._running(), None
         agent.thread.join(seconds)
         if agent.thread.is_alive():
-            return (
-                f"{self.display_name} has not returned {seconds:g} seconds after act returned None; {agent.position()}"
-            )
+            return f"{self.display_name} has not returned {seconds:g} seconds after act returned None"
         if agent.gone and isinstance(agent.error, Exception):
             raise self._error(agent)
         return None
@@ -240,7 +214,7 @@ class AgentEnvironment(Environment):
             if waited >= self._env.time_limit:
                 raise ValueError(
                     f"{self.display_name} has neither asked for an action nor ended its game for {self._env.time_limit:g} "
-                    f"seconds (time_limit); {agent.position()}"
+                    "seconds (time_limit)"
                 )
         self._begins_game = obs is not None and obs.done
         if obs is None:
@@ -292,7 +266,6 @@ class TrainAgent(Agent):
         Raises:
             ValueError: `obs` has an entity type or action that was not declared to `TrainEnv`, or the trainer is gone.
         """
-        check_obs(obs)
         if self.gone:
             raise ValueError(
                 "an action was asked for after act had returned None: the trainer is gone, and main must return"
@@ -307,7 +280,6 @@ class TrainAgent(Agent):
 
     def game_over(self, obs: Obs[A], *, truncated: bool = False) -> None:
         """End the game; see `Agent.game_over`. A game in which no action was asked for is not counted."""
-        check_obs(obs)
         if self.gone or self._last_score is None:
             return
         self.observations.put(self._observation(obs, done=True, truncated=truncated))
@@ -318,16 +290,6 @@ class TrainAgent(Agent):
         if not self.is_leaving:
             self.is_leaving = True
             self.actions.put(None)
-
-    def position(self) -> str:
-        """Say which line of the program its thread is at."""
-        frame = sys._current_frames().get(self.thread.ident or 0)
-        package = __name__.rpartition(".")[0]
-        while frame is not None and frame.f_back and frame.f_globals.get("__name__", "").startswith(package):
-            frame = frame.f_back  # while the program waits in this package, name the line that called it
-        if frame is None:
-            return "it is just ending"
-        return f"it is at {os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}()"
 
     def _play(self, seed: int) -> None:
         try:

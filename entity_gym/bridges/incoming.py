@@ -5,11 +5,14 @@ from __future__ import annotations
 import ast
 import copy
 import functools
-import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
+from entity_gym.errors import NoPictureError
 from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.source import EnvSource, own_values, signature_of
 from entity_gym.pools.vec_env import VecEnv
@@ -22,15 +25,7 @@ Wrapper = Callable[[Any], Any]
 POOL_OPTIONS = ("num_threads", "num_processes", "batch_size", "autoreset", "final_observations")
 
 #: Library -> the extra of this package that installs it.
-EXTRAS = {
-    "gymnasium": "gymnasium",
-    "pettingzoo": "pettingzoo",
-    "dm_env": "dm",
-    "highway_env": "worlds",
-    "jumanji": "worlds",
-    "lbforaging": "worlds",
-    "mpe2": "worlds",
-}
+EXTRAS = {"gymnasium": "gymnasium", "pettingzoo": "pettingzoo", "dm_env": "dm"}
 
 
 class Constructor:
@@ -38,7 +33,7 @@ class Constructor:
 
     Args:
         make: the class or function, or "package.module:Name" of it.
-        option: how messages call `make` if it is not found.
+        option: how messages call `make` if it is not found, or makes nothing.
 
     Attributes:
         name: how messages call the environment.
@@ -51,9 +46,11 @@ class Constructor:
     def __init__(self, make: str | Callable[..., Any], kwargs: Mapping[str, Any], option: str) -> None:
         self.name = make if isinstance(make, str) else getattr(make, "__name__", type(make).__name__)
         if isinstance(make, str):
-            with naming_extras(make):
+            with naming_extras():
                 make = import_callable(make, option)
-        self.make: Callable[..., Any] = make  # type: ignore[assignment]
+        if not callable(make) or (hasattr(make, "reset") and not isinstance(make, type)):
+            raise ValueError(f"{option} is {make!r:.200}; expected a class or function that makes one, or its name")
+        self.make: Callable[..., Any] = make
         self.kwargs = dict(kwargs)
         check_arguments(self.make, self.name, self.kwargs)
 
@@ -75,12 +72,9 @@ class Constructor:
 
 
 @contextmanager
-def naming_extras(name: str = "") -> Iterator[None]:
-    """Add to the ImportError of an optional library how to install it; at once if "package.module:Name" is of one."""
-    library = name.partition(":")[0].partition(".")[0]
+def naming_extras() -> Iterator[None]:
+    """Add to the ImportError of an optional library how to install it."""
     try:
-        if library in EXTRAS and importlib.util.find_spec(library) is None:
-            raise ImportError(f"{name} needs {library}, which is not installed", name=library)
         yield
     except ImportError as error:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
@@ -107,6 +101,18 @@ def pool_from(
     return ThreadedVecEnv(worlds(env, **others), num_envs, seed=seed, **of_pool)
 
 
+def picture_of(image: Any, name: str) -> NDArray[np.uint8]:
+    """Return what `render()` of an environment has drawn as a (height, width, 3) image; raises NoPictureError for all else."""
+    array = np.asarray(image)
+    if array.ndim != 3 or array.shape[2] != 3:
+        raise NoPictureError(
+            f"{name}: render() returned {image!r:.80}; expected an image (height, width, 3). Make the environment with "
+            "render_mode='rgb_array'; in training with env.kwargs.render_mode=rgb_array, in evaluation with "
+            "env_kwargs.render_mode=rgb_array"
+        )
+    return array.astype(np.uint8, copy=False)
+
+
 def load_wrappers(given: Sequence[str | Wrapper]) -> list[Wrapper]:
     """Return the functions that wrap an environment, the innermost first.
 
@@ -117,8 +123,6 @@ def load_wrappers(given: Sequence[str | Wrapper]) -> list[Wrapper]:
     Raises:
         ValueError: one is not found, or its arguments are not plain values with names.
     """
-    if isinstance(given, str) or not isinstance(given, Sequence):
-        raise ValueError(f"wrappers is {given!r:.200}; expected a list, such as [my_pkg.my_wrappers:MyWrapper]")
     return [_load(each) if isinstance(each, str) else each for each in given]
 
 

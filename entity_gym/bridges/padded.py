@@ -84,7 +84,7 @@ class PaddedForm:
         action: the `Field` of one environment's action, or action -> `Field`.
 
     Raises:
-        ValueError: if the spec does not say how many entities or actors there can be, or two names differ in "." and "/" alone.
+        ValueError: if the spec does not say how many entities or actors there can be.
     """
 
     def __init__(self, spec: EnvSpec, num_envs: int = 1, kind: str = "environment") -> None:
@@ -321,7 +321,6 @@ class PaddedPool:
     Args:
         pool: made with final_observations="all", or without autoreset; closed with this object.
         spec: of its environments.
-        render_mode: "rgb_array", or None.
 
     Attributes:
         obs: the `VecObs` of the last step, with `end_of_episode_info` and metrics.
@@ -329,8 +328,8 @@ class PaddedPool:
         last: the last observations and infos of the ended episodes, for these rows.
     """
 
-    def __init__(self, pool: VecEnv, spec: EnvSpec, render_mode: str | None = None) -> None:
-        self.pool, self.env_spec, self.render_mode = pool, spec, render_mode
+    def __init__(self, pool: VecEnv, spec: EnvSpec) -> None:
+        self.pool = pool
         self.form = PaddedForm(spec, len(pool))
         self.obs: VecObs | None = None
         self.begun = np.zeros(0, np.intp)
@@ -379,10 +378,6 @@ class PaddedPool:
         """Return the numbers of environments; raises ValueError for those that are not there, or named twice."""
         return self._everyone if env_id is None else check_env_id(env_id, len(self.pool))
 
-    def render(self) -> Any:
-        """Draw every environment as a (height, width, 3) image; None without a render mode."""
-        return None if self.render_mode is None else tuple(self.pool.render(self._everyone))
-
     def close(self, **kwargs: Any) -> None:
         """Release everything. May be called twice. Gymnasium's wrappers pass arguments, which are not used."""
         self.pool.close()
@@ -401,22 +396,16 @@ class PaddedPool:
 
 
 def make_form(
-    form: Callable[..., Made], env: Any, options: dict[str, Any], render_mode: str | None, num_envs: int | None = None
+    form: Callable[[VecEnv, EnvSpec], Made], env: Any, options: dict[str, Any], num_envs: int | None = None
 ) -> Made:
-    """Make a pool, and form(pool, spec, render_mode), which closes it.
+    """Make a pool, and form(pool, spec), which closes it.
 
     Without `num_envs` it is one environment without autoreset.
     """
-    if render_mode not in (None, "rgb_array"):
-        raise ValueError(f"render_mode is {render_mode!r}; allowed: None, 'rgb_array'")
-    if taken := sorted(options.keys() & {"final_observations", "num_envs"}):
-        raise ValueError(
-            f"{', '.join(taken)}: all last observations are kept, and one environment is one; see make_gym"
-        )
-    config = prepare(env, {**options, "num_envs": num_envs or 1, "final_observations": "all"})
+    config = prepare(env, dict(num_envs=num_envs or 1, final_observations="all", **options))
     pool = ThreadedVecEnv(**config.of_pool(), autoreset=num_envs is not None)
     try:
-        return form(pool, spec_of(config, pool), render_mode)
+        return form(pool, spec_of(config, pool))
     except BaseException:
         pool.close()
         raise
@@ -437,12 +426,9 @@ def in_batch(action: Any) -> Any:
     return np.asarray(action)[None]
 
 
-def report_of(obs: VecObs, row: int, info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the end-of-episode info of a row of `obs`; raises ValueError if `info` has one of its names."""
-    report = obs.end_of_episode_info.get(int(obs.env_id[row]), {})
-    if taken := sorted(report.keys() & info.keys()):
-        raise ValueError(f"end_of_episode_info has {taken}, which info has already: rename them in the environment")
-    return report
+def with_report(obs: VecObs, row: int, info: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the info, and the end-of-episode info of a row of `obs` under all other names."""
+    return {**obs.end_of_episode_info.get(int(obs.env_id[row]), {}), **info}
 
 
 def _path(kind: str, name: str) -> str:

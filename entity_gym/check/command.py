@@ -123,7 +123,7 @@ def describe_observation(env: Environment, obs: Observation) -> Iterator[str]:
             yield "  " + "  ".join(text.rjust(width) for text, width in zip(line, widths, strict=True))
         if len(rows) > MOST_ENTITIES:
             yield f"  and {len(rows) - MOST_ENTITIES} more"
-    left_out = getattr(env, "left_out", ())
+    left_out = getattr(getattr(env, "slots", env), "left_out", ())
     if left_out:
         yield f"left out ({len(left_out)}): {', '.join(left_out[:20])}" + (", ..." if len(left_out) > 20 else "")
     for action, kind in env.action_space().items():

@@ -59,7 +59,7 @@ from enn_ppo.training.start import make_state
 from enn_ppo.training.state import TrainState
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.saving import spaces_to_dict
-from entity_gym.bridges.remote import program_worlds
+from entity_gym.bridges.remote import ProgramWorlds
 from entity_gym.bridges.remote.messages import MessageReader, encode
 from entity_gym.pools.pool import ListEnv
 from tests.enn_ppo.forged import sealed, with_header
@@ -310,7 +310,7 @@ class Wire(Kind):
             stdin=deaf, stdout=said.open("rb", buffering=0), **{"wait.return_value": 0, "poll.return_value": 0}
         )
         with mock.patch("entity_gym.bridges.remote.program._start", lambda settings: program):
-            pool = ListEnv(program_worlds(command=["garden"]), 2)
+            pool = ListEnv(ProgramWorlds(command=["garden"]), 2)
             with contextlib.closing(pool):
                 obs = pool.reset(0)
                 for _ in range(2):

@@ -14,7 +14,7 @@ from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.train import train
 from entity_gym.batch.ragged import RaggedBuffer
-from entity_gym.bridges.remote import ProgramError, program_worlds
+from entity_gym.bridges.remote import ProgramError, ProgramWorlds
 from entity_gym.pools.pool import ThreadedVecEnv
 from tests.enn_ppo.served import Running
 
@@ -48,7 +48,7 @@ def counting(folder: Path, in_act: str = "") -> ThreadedVecEnv:
     """Two worlds of a program that does this in every step."""
     file = folder / "world.mjs"
     file.write_text(WORLD % (CLIENT / "entity_gym.mjs", in_act), encoding="utf-8")
-    return ThreadedVecEnv(program_worlds(command=["node", str(file)]), 2)
+    return ThreadedVecEnv(ProgramWorlds(command=["node", str(file)]), 2)
 
 
 def add(*amounts: int) -> dict[str, RaggedBuffer[np.int64]]:

@@ -331,7 +331,7 @@ def test_the_page_of_installation_has_every_extra_and_no_other() -> None:
 
 
 def test_the_page_of_views_names_all_views_and_explains_every_key() -> None:
-    from entity_gym.bridges.views import EntityView, View, included_views, view_mapping
+    from entity_gym.bridges.views.view import EntityView, View, included_views, view_mapping
 
     page = read("docs/bridges.md")
     (shown,) = [yaml.safe_load(block.text) for block in blocks("docs/bridges.md") if block.language == "yaml"]

@@ -59,7 +59,7 @@ def test_the_actions_are_those_that_are_sent() -> None:
     speed = np.array([[0.7]])
     sent = actions_to_json(
         {
-            "pick": SelectEntityAction(["g"], [10]),
+            "pick": SelectEntityAction(["g", "h"], [10, None]),  # nobody is not told
             "move": CategoricalAction(["g"], np.array([1])),
             "speed": ContinuousAction(["g"], speed),  # type: ignore[arg-type]
             "rest": GlobalCategoricalAction(0, "no"),

@@ -95,8 +95,8 @@ class DmVecEnv(DmPool):
     environments whose episodes begin by themselves, and otherwise `batch_size` of those under way.
     """
 
-    def __init__(self, pool: VecEnv, spec: EnvSpec, render_mode: str | None = None) -> None:
-        super().__init__(pool, spec, render_mode)
+    def __init__(self, pool: VecEnv, spec: EnvSpec) -> None:
+        super().__init__(pool, spec)
         self.num_envs = len(pool)
         self._batch = (self.num_envs,)
         self.forget()
@@ -163,8 +163,8 @@ class DmVecEnv(DmPool):
 
 
 def make_dm(env: Any, num_envs: int = 1, **options: Any) -> DmVecEnv:
-    """Make a pool of environments as a `dm_env.Environment`; arguments and errors as in `make_gym`, without `render_mode`."""
-    return make_form(DmVecEnv, env, options, None, num_envs)
+    """Make a pool of environments as a `dm_env.Environment`; arguments and errors as in `make_gym`."""
+    return make_form(DmVecEnv, env, options, num_envs)
 
 
 def to_dm_env(env: Any, seed: int = 0, **options: Any) -> DmEnvironment:
@@ -179,4 +179,4 @@ def to_dm_env(env: Any, seed: int = 0, **options: Any) -> DmEnvironment:
         ValueError: for options that are not allowed, or if it is not known how many entities or actors there can be.
         ImportError: naming what to install.
     """
-    return make_form(DmEnvironment, env, {"seed": seed, **options}, None)
+    return make_form(DmEnvironment, env, {"seed": seed, **options})

@@ -19,7 +19,6 @@ import numpy as np
 from entity_gym.bridges.gymnasium.incoming import GymFactory, gymnasium_worlds
 from entity_gym.bridges.gymnasium.observations import PlainSpace
 from entity_gym.bridges.incoming import Constructor, pool_from
-from entity_gym.bridges.views.view import View
 from entity_gym.pools.source import signature_of
 from entity_gym.pools.vec_env import VecEnv
 
@@ -44,20 +43,15 @@ def from_dm_env(env: Callable[..., Any], num_envs: int = 1, seed: int = 0, **opt
 def dm_worlds(
     env: str | Callable[..., Any],
     *,
-    view: str | Path | Mapping[str, Any] | View | None = None,
+    view: str | Path | Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> GymFactory:
     """Return a factory that every pool takes; arguments as in `from_dm_env`, or "package.module:Name"."""
-    return gymnasium_worlds(DmConstructor(env, kwargs), view=view)
+    return gymnasium_worlds(DmConstructor(env, kwargs, "the dm_env environment"), view=view)
 
 
 class DmConstructor(Constructor):
     """Makes environments of dm_env's interface, and gives them Gymnasium's."""
-
-    def __init__(self, env: str | Callable[..., Any], kwargs: Mapping[str, Any]) -> None:
-        if not isinstance(env, str) and not callable(env):
-            raise ValueError(f"env is {env!r:.200}; expected a class or function that makes a dm_env environment")
-        super().__init__(env, kwargs, "the dm_env environment")
 
     def __call__(self, **more: Any) -> DmAsGym:
         parameters, of_task = signature_of(self.make).parameters, self.kwargs.get("task_kwargs") or {}
@@ -93,11 +87,11 @@ class DmAsGym:
         if seed is not None and self._seeded is not None:
             self.close()
             self.unwrapped = self._make(**self._seeded(seed))
-        return self._checked(self.unwrapped.reset(), "reset").observation, {}
+        return self.unwrapped.reset().observation, {}
 
     def step(self, action: Any) -> tuple[Any, Any, bool, bool, dict[str, Any]]:
         """Take a step."""
-        shown = self._checked(self.unwrapped.step(action), "step")
+        shown = self.unwrapped.step(action)
         ended = bool(shown.last())
         truncated = ended and shown.discount is not None and bool(np.any(shown.discount))
         reward = 0.0 if shown.reward is None else shown.reward
@@ -114,13 +108,6 @@ class DmAsGym:
         """Release the environment."""
         if hasattr(self.unwrapped, "close"):
             self.unwrapped.close()
-
-    def _checked(self, shown: Any, method: str) -> Any:
-        """Return `shown`; raises ValueError if it is no time step."""
-        if not hasattr(shown, "step_type") or not hasattr(shown, "observation"):
-            name = type(self.unwrapped).__name__
-            raise ValueError(f"{name}: {method}() returned {shown!r:.200}; expected a dm_env.TimeStep")
-        return shown
 
 
 def _space(spec: Any, path: str) -> PlainSpace:

@@ -16,8 +16,6 @@ from entity_gym.bridges.gymnasium.observations import FIXED, GROUPS, join, kind_
 
 #: Name of an action without a name of its own.
 ACTION = "action"
-#: An integer Box with more values than this is a number rather than a choice.
-MOST_OF_A_BOX = 1024
 #: The network has weights and a probability for every choice, so their number is limited.
 MOST_CHOICES = 2**16
 
@@ -88,7 +86,8 @@ class GymActions:
         size, first = sum(counts.values()), self.firsts.get(next(iter(counts)), 0) if len(counts) == 1 else 0
         flags = np.asarray(given).reshape(-1)
         if are_numbers:
-            flags = _flags_of(flags, first, size)
+            numbers = flags - first if len(flags) else np.zeros(0, np.int64)
+            flags = np.isin(np.arange(size), numbers) if is_distinct(numbers, size) else np.zeros(0)
         if len(flags) != size or flags.dtype.kind not in "biuf" or not ((flags == 0) | (flags == 1)).all() or not size:
             expected = f"{size} flags, 1 where a choice is open: {counts}"
             if are_numbers:
@@ -115,12 +114,7 @@ class GymActions:
         shape, dtype = shape_of(space), np.dtype(space.dtype or np.int64)
         if kind == "Box" and dtype.kind == "f":
             low, high = (np.broadcast_to(side, shape).astype(dtype) for side in (space.low, space.high))
-            try:
-                self._add(name, ContinuousActionSpace(low.reshape(-1).tolist(), high.reshape(-1).tolist()), 0)
-            except ValueError as error:
-                raise ValueError(
-                    f"the action space at {name!r}: {error}; leave such numbers out in a wrapper, and let it fill them in"
-                ) from None
+            self._add(name, ContinuousActionSpace(low.reshape(-1).tolist(), high.reshape(-1).tolist()), 0)
 
             def numbers(chosen: Chosen, n: int) -> list[Any]:
                 values = chosen[name].reshape(n, *shape).astype(dtype)
@@ -134,12 +128,12 @@ class GymActions:
             firsts = np.asarray(getattr(space, "start", 0))
             nums = 2 if kind == "MultiBinary" else space.n if kind == "Discrete" else space.nvec
         firsts, nums = (np.broadcast_to(each, shape).reshape(-1).astype(np.int64) for each in (firsts, nums))
-        names, most = numbered(name, shape), MOST_OF_A_BOX if kind == "Box" else MOST_CHOICES
+        names = numbered(name, shape)
         for each, num, first in zip(names, nums.tolist(), firsts.tolist(), strict=True):
-            if not 1 <= num <= most:
+            if not 1 <= num <= MOST_CHOICES:
                 raise ValueError(
-                    f"the action space at {each!r} is a {kind} of {num:,} choices; from 1 to {most:,} can be there: make it a "
-                    "MultiDiscrete of several smaller ones, such as rows and columns, or a Box of float32, in a wrapper"
+                    f"the action space at {each!r} is a {kind} of {num:,} choices; from 1 to {MOST_CHOICES:,} can be there: "
+                    "make it a MultiDiscrete of several smaller ones, such as rows and columns, or a Box of float32, in a wrapper"
                 )
             self._add(each, CategoricalActionSpace([str(choice) for choice in range(num)]), num)
             self.firsts[each] = first
@@ -176,14 +170,6 @@ def is_distinct(numbers: NDArray[Any], size: int) -> bool:
     """Return whether these are different whole numbers from 0 to `size` - 1."""
     fits = numbers.dtype.kind in "iu" and len(np.unique(numbers)) == len(numbers)
     return bool(fits and ((numbers >= 0) & (numbers < size)).all())
-
-
-def _flags_of(numbers: NDArray[Any], first: int, size: int) -> NDArray[Any]:
-    """Return flags from the numbers of open choices, which count from `first`, or flags in their place; of others []."""
-    if numbers.dtype.kind == "b" or (len(numbers) == size and len(np.unique(numbers)) < size):
-        return numbers
-    numbers = numbers - first if len(numbers) else np.zeros(0, np.int64)
-    return np.isin(np.arange(size), numbers) if is_distinct(numbers, size) else np.zeros(0)
 
 
 def _names(tree: Any) -> Iterator[str]:

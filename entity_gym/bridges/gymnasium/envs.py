@@ -11,7 +11,8 @@ info["replaced_actions"] counts these.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Self
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from entity_gym.bridges.padded import (
     frame_of,
     in_batch,
     make_form,
-    report_of,
+    with_report,
 )
 from entity_gym.pools.spec import EnvSpec
 from entity_gym.pools.vec_env import VecEnv
@@ -49,9 +50,9 @@ class GymnasiumVectorEnv(PaddedPool, VectorEnv[Any, Any, NDArray[Any]]):
     which `info["name"]` is valid, as in Gymnasium's own vector environments.
     """
 
-    def __init__(self, pool: VecEnv, spec: EnvSpec, render_mode: str | None = None) -> None:
-        super().__init__(pool, spec, render_mode)
-        self.metadata = {**GymnasiumEnv.metadata, "autoreset_mode": AutoresetMode.SAME_STEP}
+    def __init__(self, pool: VecEnv, spec: EnvSpec) -> None:
+        super().__init__(pool, spec)
+        self.metadata = {"autoreset_mode": AutoresetMode.SAME_STEP}
         self.spec: Any = spec  # as EnvPool's, with reward_threshold and config; Gymnasium's would make environments
         self.num_envs = len(pool)
         self.single_observation_space = observation_space(self.form)
@@ -73,19 +74,12 @@ class GymnasiumVectorEnv(PaddedPool, VectorEnv[Any, Any, NDArray[Any]]):
         super().reset(seed=seed)
         return observation, info
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
-
     def tell(self, obs: VecObs, observation: Frames, info: Frames) -> tuple[Any, ...]:  # noqa: D102
         valid = np.ones(len(obs), np.bool_)
         final: dict[str, Any] = {}
         for place, row in enumerate(self.begun.tolist()):
             last, told = (frame_of(each, place) for each in self.last)
-            told |= report_of(obs, row, told)
-            final = self._add_info(final, {"final_obs": last, "final_info": told}, row)
+            final = self._add_info(final, {"final_obs": last, "final_info": with_report(obs, row, told)}, row)
         final = _first_rows(final, len(obs))  # `_add_info` makes rows for all environments
         infos = {**info, **{f"_{name}": valid.copy() for name in info}, **final}
         return observation, obs.reward.astype(np.float64), obs.done & ~obs.truncated, obs.truncated.copy(), infos
@@ -100,8 +94,9 @@ class GymnasiumEnv(PaddedPool, gymnasium.Env[Any, Any]):
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 10}
 
-    def __init__(self, pool: VecEnv, spec: EnvSpec, render_mode: str | None = None) -> None:
-        super().__init__(pool, spec, render_mode)
+    def __init__(self, render_mode: str | None, pool: VecEnv, spec: EnvSpec) -> None:
+        super().__init__(pool, spec)
+        self.render_mode = render_mode
         self.observation_space, self.action_space = observation_space(self.form), action_space(self.form)
         self._observation: dict[str, Any] = {}
 
@@ -121,8 +116,6 @@ class GymnasiumEnv(PaddedPool, gymnasium.Env[Any, Any]):
 
         Rows beyond the last actor have choice 0 open. Continuous actions have no choices.
         """
-        if not self._observation:
-            raise ValueError("action_masks: nothing has been shown yet; call reset first")
         masks = [np.zeros(0, np.bool_)]
         for of_action in self.form.masks(self._observation).values():
             masks += [mask.astype(np.bool_) for mask in of_action or ()]
@@ -132,13 +125,11 @@ class GymnasiumEnv(PaddedPool, gymnasium.Env[Any, Any]):
 
     def render(self) -> NDArray[np.uint8] | None:
         """Draw the current state as a (height, width, 3) image; None without a render mode."""
-        images = super().render()
-        return None if images is None else images[0]
+        return None if self.render_mode is None else self.pool.render([0])[0]
 
     def tell(self, obs: VecObs, observation: Frames, info: Frames) -> tuple[Any, ...]:  # noqa: D102
         self._observation = frame_of(observation, 0)
-        done, truncated, told = bool(obs.done[0]), bool(obs.truncated[0]), frame_of(info, 0)
-        told |= report_of(obs, 0, told)
+        done, truncated, told = bool(obs.done[0]), bool(obs.truncated[0]), with_report(obs, 0, frame_of(info, 0))
         return self._observation, float(obs.reward[0]), done and not truncated, truncated, told
 
 
@@ -179,20 +170,19 @@ def _env_info(options: Mapping[str, Any] | None) -> Any:
 # ---- for users
 
 
-def make_gym(env: Any, num_envs: int = 1, *, render_mode: str | None = None, **options: Any) -> GymnasiumVectorEnv:
+def make_gym(env: Any, num_envs: int = 1, **options: Any) -> GymnasiumVectorEnv:
     """Make a pool of environments as a `gymnasium.vector.VectorEnv`, with `send` and `recv` for asynchronous steps.
 
     Args:
         env: as in `make`.
         num_envs: number of environments.
-        render_mode: "rgb_array", or None.
         options: as in `make`, with `max_entities` and `max_actors` as in `to_gymnasium`.
 
     Raises:
         ValueError: as `make` does, and if it is not known how many entities or actors there can be.
         ImportError: naming what to install.
     """
-    return make_form(GymnasiumVectorEnv, env, options, render_mode, num_envs)
+    return make_form(GymnasiumVectorEnv, env, options, num_envs)
 
 
 def to_gymnasium(env: Any, render_mode: str | None = None, **options: Any) -> GymnasiumEnv:
@@ -209,4 +199,4 @@ def to_gymnasium(env: Any, render_mode: str | None = None, **options: Any) -> Gy
         ValueError: for options that are not allowed, or if it is not known how many entities or actors there can be.
         ImportError: naming what to install.
     """
-    return make_form(GymnasiumEnv, env, options, render_mode)
+    return make_form(partial(GymnasiumEnv, render_mode), env, options)

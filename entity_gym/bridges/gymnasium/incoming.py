@@ -33,6 +33,7 @@ from entity_gym.bridges.incoming import (
     Wrapper,
     load_wrappers,
     naming_extras,
+    picture_of,
     pool_from,
     wrapped,
 )
@@ -41,7 +42,7 @@ from entity_gym.bridges.pettingzoo.incoming import PettingZooEnvironment
 from entity_gym.bridges.views.reading import ViewReader
 from entity_gym.bridges.views.view import View, load_view
 from entity_gym.environment import Environment
-from entity_gym.errors import NoPictureError, check_whole, warn_caller
+from entity_gym.errors import check_whole, warn_caller
 from entity_gym.pools.one import SlotEnvironment
 from entity_gym.pools.python_slots import PythonSlots
 from entity_gym.pools.slots import EnvIds, EnvSlots, Run, SlotOptions, check_distinct
@@ -85,7 +86,7 @@ def gymnasium_worlds(
     env: str | Callable[..., Any],
     wrappers: Sequence[str | Wrapper] = (),
     *,
-    view: str | Path | Mapping[str, Any] | View | None = None,
+    view: str | Path | Mapping[str, Any] | None = None,
     **kwargs: Any,
 ) -> GymFactory:
     """Return a source of Gymnasium environments, which every pool takes.
@@ -103,14 +104,10 @@ def gymnasium_worlds(
         ValueError: for an environment that is not found, or arguments that do not go together.
         ImportError: if an id needs Gymnasium, which is not installed.
     """
-    if isinstance(env, str):
-        make = _by_id(env, kwargs)
-    elif isinstance(env, Constructor):
+    if isinstance(env, Constructor):
         make = env
-    elif callable(env) and (isinstance(env, type) or not hasattr(env, "reset")):
-        make = Constructor(env, kwargs, _OPTION)
     else:
-        raise ValueError(f"env is {env!r:.200}; expected an id, a class, or a function that makes an environment")
+        make = _by_id(env, kwargs) if isinstance(env, str) else Constructor(env, kwargs, _OPTION)
     return GymFactory(make, load_wrappers(wrappers), None if view is None else load_view(view))
 
 
@@ -129,7 +126,7 @@ class GymFactory(EnvSource):
 
     def as_environment(self) -> Environment:
         slots = self.make_slots(1, SlotOptions(autoreset=False))
-        return GymnasiumEnvironment(slots) if isinstance(slots, GymSlots) else slots.envs[0]
+        return SlotEnvironment(slots) if isinstance(slots, GymSlots) else slots.envs[0]
 
     def make_slots(self, num_envs: int, options: SlotOptions = SlotOptions()) -> GymSlots | PythonSlots:
         check_whole(num_envs, "num_envs")
@@ -138,13 +135,12 @@ class GymFactory(EnvSource):
             for _ in range(num_envs):
                 envs.append(self._make())
                 env = envs[-1] = wrapped(envs[-1], self._wrappers)
-                if hasattr(env, "single_observation_space"):
-                    raise ValueError(f"{self.name} is a vector environment; give what makes one single environment")
                 if isinstance(env, type) or not callable(getattr(env, "step", None)) or not _takes(env, "seed"):
                     raise ValueError(f"{type(env).__name__} is no environment of Gymnasium's interface; {_INTERFACE}")
             check_distinct(envs, f"{self.name} returned")
             if options.first_env == 0:
-                _warn_of_lost_state(envs[0], _name_of(envs[0]))
+                if why := getattr(envs[0], "why_unseedable", ""):
+                    warn_caller(f"{_name_of(envs[0])} cannot be seeded: {why}; its episodes differ in every run")
             if has_agents(envs[0]):
                 teams = (PettingZooEnvironment(TupleAgents(env, _name_of(env)), view=self._view) for env in envs)
                 return PythonSlots(teams.__next__, num_envs, options)
@@ -153,21 +149,6 @@ class GymFactory(EnvSource):
             with suppress(Exception):  # another error is being raised
                 _close(envs)
             raise
-
-
-def _warn_of_lost_state(env: Any, name: str) -> None:
-    """Warn of an environment that cannot be seeded, and of wrappers with running statistics, which no checkpoint has."""
-    if why := getattr(env, "why_unseedable", ""):
-        warn_caller(f"{name} cannot be seeded: {why}; its episodes differ in every run")
-    while env is not None:
-        held = getattr(env, "__dict__", {})
-        if any(type(value).__name__ == "RunningMeanStd" for value in held.values()):
-            warn_caller(
-                f"{name}: the wrapper {type(env).__name__} keeps running statistics, which no checkpoint has: a policy that is "
-                "resumed or evaluated sees other numbers than it was trained on. Leave it out, since the network normalizes "
-                "features by statistics of its own, which are saved"
-            )
-        env = held.get("env")
 
 
 # ---- one environment
@@ -195,13 +176,9 @@ class GymWorld:
         self.env, self.name = env, _name_of(env)
         self.seed: int | None = None
         self.options: dict[str, Any] = {}
-        self._spaces = {side: getattr(env, side, None) for side in ("observation_space", "action_space")}
         try:
-            for side, space in self._spaces.items():
-                if space is None:
-                    raise ValueError(f"it declares no {side}; make it a space of gymnasium.spaces, in a wrapper")
-            self.actions = GymActions(self._spaces["action_space"])
-            self.masks = MaskReader(self.name, self.actions, self._spaces["observation_space"], env, view)
+            self.actions = GymActions(getattr(env, "action_space", None))
+            self.masks = MaskReader(self.name, self.actions, getattr(env, "observation_space", None), env, view)
             self.reader = ViewReader(view, self.masks.space)
             self.action_space: Mapping[str, ActionSpace] = self.reader.action_space(self.actions.action_space)
         except ValueError as error:
@@ -211,20 +188,13 @@ class GymWorld:
         self.closed: Masks = {}
 
     def reset(self) -> None:
-        """Start an episode; raises ValueError for an observation outside the space, or if the spaces have changed."""
+        """Start an episode; raises ValueError for an observation outside the space."""
         arguments: dict[str, Any] = {"options": dict(self.options)} if self.options else {}
         if self.seed is not None:
             arguments["seed"], self.seed = self.seed, None
         result = self.env.reset(**arguments)
         if not isinstance(result, tuple) or len(result) != 2 or not isinstance(result[1], Mapping):
             raise ValueError(f"reset() returned {result!r:.200}; {_INTERFACE}")
-        for side, before in self._spaces.items():
-            now = getattr(self.env, side, None)
-            if now is not before and repr(now) != repr(before):
-                raise ValueError(
-                    f"{side} was {before} and is {now} after reset(): spaces must not change; declare one that holds all, with "
-                    'Sequence or Graph for what varies in number, and close actions with info["action_mask"]'
-                )
         self._read(*result)
 
     def step(self, action: Any) -> tuple[float, bool, bool, Mapping[str, Any]]:
@@ -258,14 +228,7 @@ class GymWorld:
         if hasattr(self.env, "render") and not ("rgb_array" in modes and getattr(self.env, "render_mode", 0) is None):
             with suppress(NotImplementedError):
                 image = self.env.render()
-        array = np.asarray(image[-1] if isinstance(image, list) and image else image)
-        if array.ndim != 3 or array.shape[2] != 3:
-            raise NoPictureError(
-                f"{self.name}: render() returned {image!r:.80}; expected an image (height, width, 3). Make the environment with "
-                "render_mode='rgb_array'; in training with env.kwargs.render_mode=rgb_array, in evaluation with "
-                "env_kwargs.render_mode=rgb_array"
-            )
-        return array.astype(np.uint8, copy=False)
+        return picture_of(image[-1] if isinstance(image, list) and image else image, self.name)
 
     def _read(self, observation: Any, info: Mapping[str, Any] | None) -> None:
         """Keep an observation and its masks; `info` is None at the end of an episode."""
@@ -307,6 +270,7 @@ class GymSlots(EnvSlots):
 
     Attributes:
         sums: (type, feature) of features to which a view adds the actor's of the same name.
+        left_out: names of the numbers of an observation that a view shows nowhere.
 
     Raises:
         ValueError: if the spaces differ.
@@ -317,7 +281,8 @@ class GymSlots(EnvSlots):
     def __init__(self, worlds: Sequence[GymWorld], options: SlotOptions = SlotOptions()) -> None:
         self.worlds, first = list(worlds), worlds[0]
         super().__init__(len(worlds), options, first.reader.obs_space, first.action_space, first.name)
-        self._actions, self._entities, self.sums = first.actions, first.reader, first.reader.sums
+        self._actions, self._entities = first.actions, first.reader
+        self.sums, self.left_out = first.reader.sums, first.reader.left_out
         self._rows = np.zeros((len(self), self._entities.size), np.float32)  # (N, R) what each has shown last
         for i, world in enumerate(worlds):
             own = (world.reader.obs_space, world.action_space, world.actions.firsts)
@@ -475,20 +440,6 @@ class GymSlots(EnvSlots):
         )
 
 
-class GymnasiumEnvironment(SlotEnvironment):
-    """One Gymnasium environment as an entity environment; in pools, `from_gymnasium` is several times as fast.
-
-    Attributes:
-        unwrapped: the environment without wrappers.
-        left_out: names of the numbers of an observation that a view shows nowhere.
-    """
-
-    def __init__(self, slots: GymSlots) -> None:
-        super().__init__(slots)
-        (world,) = slots.worlds
-        self.unwrapped, self.left_out = getattr(world.env, "unwrapped", world.env), world.reader.left_out
-
-
 def _close(envs: Sequence[Any]) -> None:
     """Close all environments, then raise the first error."""
     errors = []
@@ -508,12 +459,12 @@ def _by_id(name: str, kwargs: Mapping[str, Any]) -> Constructor:
     """Return the constructor of an id, or of the class or function at "module:Name"."""
     package, colon, rest = name.rpartition(":")
     if colon:
-        with naming_extras(name):
+        with naming_extras():
             module = import_module(f"{package.replace('-', '_')}:{rest}", _OPTION)  # which may register ids
         known = getattr(sys.modules.get("gymnasium"), "registry", {})
         if callable(getattr(module, rest, None)) or (rest.isidentifier() and rest not in known):
             return Constructor(name, kwargs, _OPTION)
-    with naming_extras(f"gymnasium:{name}"):
+    with naming_extras():
         import gymnasium
     try:
         # Worker processes get the spec itself: its id may not be registered there.

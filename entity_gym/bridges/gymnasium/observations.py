@@ -37,7 +37,7 @@ _KINDS = (*FIXED, *GROUPS, "Sequence", "Graph", "Text", "OneOf")
 
 #: (R,) the numbers of one value.
 Row = NDArray[np.float32]
-#: Entity type of a Sequence or Graph -> (n, F) features.
+#: Entity type of a Sequence -> (n, F) features.
 Varying = dict[str, NDArray[np.float32]]
 
 
@@ -51,7 +51,7 @@ class PlainSpace:
     Attributes:
         kind: the class of Gymnasium's that it stands for: "Box", "Discrete", "Dict" or "Tuple".
         shape, dtype, low, high: of a Box.
-        n, start: of a Discrete, the number of values and the first one.
+        n: of a Discrete, the number of values.
         spaces: of a Dict (a mapping) or a Tuple.
     """
 
@@ -61,7 +61,6 @@ class PlainSpace:
     low: Any = -np.inf
     high: Any = np.inf
     n: int = 0
-    start: int = 0
     spaces: Any = ()
 
 
@@ -180,15 +179,14 @@ class _Group:
 
 @dataclass(frozen=True)
 class _Elements:
-    """Writes the elements of a Sequence, or the nodes of a Graph, as entities of a type."""
+    """Writes the elements of a Sequence as entities of a type."""
 
     entity: str
     items: FixedFeatures
-    are_nodes: bool
 
     def write(self, value: Any, row: Row, varying: Varying | None = None) -> None:
         assert varying is not None
-        varying[self.entity] = self.items.rows(getattr(value, "nodes", None) if self.are_nodes else value)
+        varying[self.entity] = self.items.rows(value)
 
 
 class FixedFeatures:
@@ -200,15 +198,15 @@ class FixedFeatures:
         space: of the values.
         path: of the space, for messages.
         most: largest number of numbers of a leaf.
-        varies: the outermost Dicts and Tuples may hold Sequences and Graphs, which are written into arrays of their own.
+        varies: the outermost Dicts and Tuples may hold Sequences, which are written into arrays of their own.
 
     Attributes:
         features: R of them.
         write: writes a value of the space into `row` (R,), and what varies into `varying`. Raises ValueError for a value outside
             the space, naming where; values out of bounds are not noticed.
         leaves: path -> the leaf, in the order of their columns.
-        parts: in the order of the space, path of a Dict or Tuple -> the leaves in it; name of a Sequence, or of the nodes of a
-            Graph -> the features of each element.
+        parts: in the order of the space, path of a Dict or Tuple -> the leaves in it; name of a Sequence -> the features of each
+            element.
 
     Raises:
         ValueError: for a space that is not fixed, naming it and what to do.
@@ -252,14 +250,10 @@ class FixedFeatures:
             members = members_of(space)
             nodes = {key: self._node_of(each, join(path, str(key)), path) for key, each in members.items()}
             return _Group(nodes, path, kind == "Tuple")
-        if self._varies and kind in ("Sequence", "Graph"):
-            element = space.feature_space if kind == "Sequence" else space.node_space
-            if kind_of(element) in GROUPS and getattr(space, "stack", False):
-                raise self._refusal(path, "a Sequence with stack=True; give it stack=False")
-            items = FixedFeatures(element, path)
-            entity = path or ("Item" if kind == "Sequence" else "Node")
+        if self._varies and kind == "Sequence":
+            items, entity = FixedFeatures(space.feature_space, path), path or "Item"
             self._add(entity, items.features)
-            return _Elements(entity, items, kind == "Graph")
+            return _Elements(entity, items)
         where = "no form as entities" if self._varies else "no form as features of one entity"
         raise self._refusal(path, f"a {kind}, which has {where}")
 

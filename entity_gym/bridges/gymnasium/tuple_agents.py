@@ -49,7 +49,7 @@ class TupleAgents:
         """Start an episode; returns agent -> observation, and agent -> info."""
         observations, info = self.env.reset(seed=seed, options=options)
         self.agents = list(self.possible_agents)
-        return self._of_each(observations, "observations"), self._infos(info)
+        return self._of_each(observations), self._infos(info)
 
     def step(self, actions: Mapping[str, Any]) -> tuple[Any, Any, Any, Any, Any]:
         """Take a step; returns agent -> observation, reward, terminated, truncated and info.
@@ -61,26 +61,19 @@ class TupleAgents:
         agents = self.possible_agents
         self.agents = [] if is_over else list(agents)
         return (
-            self._of_each(observations, "observations"),
-            self._of_each(rewards, "rewards"),
+            self._of_each(observations),
+            self._of_each(rewards),
             dict.fromkeys(agents, terminates),
             dict.fromkeys(agents, is_over and not terminates),
             self._infos(info),
         )
 
-    def _of_each(self, values: Any, what: str) -> dict[str, Any]:
-        if not isinstance(values, tuple | list | np.ndarray) or len(values) != len(self.possible_agents):
-            raise ValueError(
-                f"{self.metadata['name']} returned the {what} {values!r:.200}; expected one for each of "
-                f"{len(self.possible_agents)} agents"
-            )
+    def _of_each(self, values: Any) -> dict[str, Any]:
         return dict(zip(self.possible_agents, values, strict=True))
 
     def _infos(self, info: Any) -> dict[str, Any]:
         """Return agent -> its info: of an info of all, the action mask of the agent."""
-        if isinstance(info, tuple | list):
-            return self._of_each(info, "infos")
-        masks = {key: self._of_each(info[key], "action masks") for key in IN_INFO if key in info}
+        masks = {key: self._of_each(info[key]) for key in IN_INFO if key in info}
         if self._masks is not None:
-            masks = {IN_INFO[0]: self._of_each(self._masks(), "action masks")}
+            masks = {IN_INFO[0]: self._of_each(self._masks())}
         return {agent: {key: each[agent] for key, each in masks.items()} for agent in self.possible_agents}

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.bridges.padded import PaddedForm, frame_of, in_batch, make_form, report_of
+from entity_gym.bridges.padded import PaddedForm, frame_of, in_batch, make_form, with_report
 from entity_gym.pools.players import Part, PlayerMapping, Seating, players_of
 from entity_gym.pools.spec import EnvSpec
 from entity_gym.pools.vec_env import VecEnv
@@ -39,12 +39,12 @@ class PlayersParallelEnv(ParallelEnv):  # type: ignore[misc, unused-ignore]
 
     Args:
         mapping: says what belongs to which player.
-        pool: one environment without autoreset; closed with this object.
         render_mode: "rgb_array", or None.
+        pool: one environment without autoreset; closed with this object.
     """
 
-    def __init__(self, mapping: PlayerMapping, pool: VecEnv, spec: EnvSpec, render_mode: str | None = None) -> None:
-        self._pool, self._mapping, self.env_spec, self.render_mode = pool, mapping, spec, render_mode
+    def __init__(self, mapping: PlayerMapping, render_mode: str | None, pool: VecEnv, spec: EnvSpec) -> None:
+        self._pool, self._mapping, self.render_mode = pool, mapping, render_mode
         self.metadata = {"name": spec.config.name, "render_modes": ["rgb_array"], "render_fps": 10}
         self.metadata["is_parallelizable"] = True
         self.possible_agents = [f"player_{i}" for i in range(mapping.num_players)]
@@ -149,7 +149,7 @@ class PlayersParallelEnv(ParallelEnv):  # type: ignore[misc, unused-ignore]
                 info["action_mask"] = masks
             elif every:
                 info["action_mask"] = every if self._form.action.shape else every[0]
-            infos[agent] = {**info, **report_of(obs, 0, info)}
+            infos[agent] = with_report(obs, 0, info)
         return observations, infos
 
 
@@ -173,4 +173,4 @@ def to_pettingzoo(env: Any, *, render_mode: str | None = None, **options: Any) -
             f"{source.name} has no players, and PettingZoo's agents are players: give its class num_players(), players() and "
             "seen_by() as entity_gym.pools.players says, or use to_gymnasium, where the whole world is one agent"
         )
-    return make_form(partial(PlayersParallelEnv, mapping), env, options, render_mode)
+    return make_form(partial(PlayersParallelEnv, mapping, render_mode), env, options)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -89,19 +88,6 @@ def place_of(agent: AgentID, groups: Groups | None) -> tuple[str, int]:
     raise ValueError(f"the agent {name!r} is in none of the groups {groups}: name it, or a pattern that fits it")
 
 
-@dataclass(frozen=True)
-class Sides:
-    """The sides of a group, which are players.
-
-    Attributes:
-        players: number of each side among the sides of all groups; with several, the last feature of agents is `side`.
-        takes_turns: agents have the feature `turn`, before `side`.
-    """
-
-    players: range
-    takes_turns: bool
-
-
 class Group:
     """Agents with the same spaces.
 
@@ -110,7 +96,8 @@ class Group:
         world: name of the environment in messages.
         agent: one of its agents, for messages.
         spaces: of each agent's observations, and of its actions.
-        sides: of the group.
+        players: number of each of its sides among the sides of all groups; with several, the last feature of agents is `side`.
+        takes_turns: agents have the feature `turn`, before `side`.
         view: what of the observation is an entity; None: all of it is the agent.
         num_agents: number of agents of the world; a view may count them.
 
@@ -118,7 +105,7 @@ class Group:
         side: agent -> its side, of agents that have joined.
         reader: reads the view, if there is one.
         masks: finds the open choices.
-        entity: its features; the last are those of `sides`.
+        entity: its features; the last are `turn` and `side`.
         action_space: "<group>.action" or, where an agent takes several, "<group>.<path>".
 
     Raises:
@@ -131,11 +118,13 @@ class Group:
         world: str,
         agent: AgentID,
         spaces: tuple[Any, Any],
-        sides: Sides,
-        view: View | None = None,
-        num_agents: int = 1,
+        players: range,
+        takes_turns: bool,
+        view: View | None,
+        num_agents: int,
     ) -> None:
-        self.name, self.agent, self.sides, self._spaces = name, agent, sides, spaces
+        self.name, self.agent, self._spaces = name, agent, spaces
+        self.players, self.takes_turns = players, takes_turns
         self.side: dict[AgentID, int] = {}
         try:
             self._actions = GymActions(spaces[1])
@@ -153,8 +142,8 @@ class Group:
             else:
                 self._write, self._size = self.reader.write, self.reader.size
                 features = self.reader.obs_space.entities[self.reader.actor].features
-            turn: list[Feature] = [Flag(TURN)] if sides.takes_turns else []
-            side: list[Feature] = [Category(SIDE, len(sides.players))] if len(sides.players) > 1 else []
+            turn: list[Feature] = [Flag(TURN)] if takes_turns else []
+            side: list[Feature] = [Category(SIDE, len(players))] if len(players) > 1 else []
             self.entity = Entity([*features, *turn, *side])
         except ValueError as error:
             raise ValueError(f"agent {agent!r}: {error}") from None
@@ -168,8 +157,8 @@ class Group:
             if its is not ours and its != ours:
                 raise ValueError(
                     f"the {side} space of agent {agent!r} is {its!r:.200}, and its group {self.name!r} has {ours!r:.200} of "
-                    f"agent {self.agent!r}: spaces must not change, and agents with other spaces need a group of their own, see "
-                    "groups=; with a view all are in one"
+                    f"agent {self.agent!r}: agents with other spaces need a group of their own, see groups=; with a view all are "
+                    "in one"
                 )
 
     def show(
@@ -185,7 +174,7 @@ class Group:
         rows = np.zeros((len(observations), self._size), np.float32)
         masks: dict[AgentID, Masks] = {}
         for row, (agent, observation) in zip(rows, observations.items(), strict=True):
-            acts, info = agent == turn or not self.sides.takes_turns, infos.get(agent)
+            acts, info = agent == turn or not self.takes_turns, infos.get(agent)
             try:
                 rest, closed = self.masks.read(observation, (info or {}) if acts else None)
                 self._write(rest[OBSERVATION] if self._is_wrapped else rest, row)
@@ -196,8 +185,8 @@ class Group:
         features, everywhere, agents = {self.name: rows}, None, list(observations)
         if self.reader is not None:
             features, everywhere = self.reader.read_agents(rows, agents.index(turn) if turn in agents else 0)
-        more = [[int(agent == turn) for agent in agents]] if self.sides.takes_turns else []
-        more += [[self.side[agent] for agent in agents]] if len(self.sides.players) > 1 else []
+        more = [[int(agent == turn) for agent in agents]] if self.takes_turns else []
+        more += [[self.side[agent] for agent in agents]] if len(self.players) > 1 else []
         if more:
             features[self.name] = np.concatenate([features[self.name], np.array(more, np.float32).T], axis=1)
         offered = {}

@@ -25,7 +25,6 @@ Shapes: n agents, E entities, F features, R numbers of an observation.
 from __future__ import annotations
 
 import difflib
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from glob import escape
 from pathlib import Path
@@ -41,14 +40,14 @@ from entity_gym.bridges.incoming import (
     Wrapper,
     check_arguments,
     load_wrappers,
-    naming_extras,
+    picture_of,
     pool_from,
     wrapped,
 )
-from entity_gym.bridges.pettingzoo.groups import AgentID, Group, Groups, Sides, place_of, read_groups
+from entity_gym.bridges.pettingzoo.groups import AgentID, Group, Groups, place_of, read_groups
 from entity_gym.bridges.views.view import View, load_view
 from entity_gym.environment import Environment, Observation
-from entity_gym.errors import NoPictureError, nearest
+from entity_gym.errors import nearest
 from entity_gym.pools.source import EnvSource
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.spaces import ObsSpace
@@ -71,7 +70,7 @@ def from_pettingzoo(env: str | Callable[..., Any], num_envs: int = 1, seed: int 
 def pettingzoo_worlds(
     env: str | Callable[..., Any],
     groups: Mapping[str, str | Sequence[str | Sequence[str]]] | None = None,
-    view: str | Path | Mapping[str, Any] | View | None = None,
+    view: str | Path | Mapping[str, Any] | None = None,
     wrappers: Sequence[str | Wrapper] = (),
     **kwargs: Any,
 ) -> PettingZooFactory:
@@ -79,7 +78,7 @@ def pettingzoo_worlds(
 
     Args:
         env: a function or class that makes an environment, "package.module:function", or an id of PettingZoo such as
-            "butterfly/knights_archers_zombies-v11", or "package:module" such as "mpe2:simple_spread_v3".
+            "butterfly/knights_archers_zombies-v11".
         groups: group -> its agents, names or patterns such as "prey_*", or a list of these for each side of the group; an agent
             is in the first group that fits. None: groups are names without the number at the end; of agents that take turns,
             each is a side of its own.
@@ -108,22 +107,24 @@ class PettingZooFactory(EnvSource):
     ) -> None:
         self._make, self._groups, self._view, self._wrappers = make, groups, view, wrappers
         self.__name__ = make.name
-        self._sides: dict[str, Sides] = {}  # of the first environment that was made, which are those of all
+        self._players: dict[str, range] = {}  # of the groups of the first environment that was made, as of all
+        self._takes_turns = False
 
     def as_environment(self) -> PettingZooEnvironment:
         env = PettingZooEnvironment(wrapped(self._make(), self._wrappers), self._groups, self._view)
-        self._sides = self._sides or {name: group.sides for name, group in env.groups.items()}
+        for name, group in env.groups.items():
+            self._players[name], self._takes_turns = group.players, group.takes_turns
         return env
 
     def num_players(self, values: Mapping[str, Any]) -> int:
         """Return the number of sides of all groups."""
-        if not self._sides:
+        if not self._players:
             self.as_environment().close()
-        return sum(len(sides.players) for sides in self._sides.values())
+        return sum(map(len, self._players.values()))
 
     def players(self, values: Mapping[str, Any], entity_type: str, rows: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return (E,) the player that each of these entities belongs to; those that belong to nobody are the first's."""
-        players = self._sides[entity_type].players if entity_type in self._sides else range(1)
+        players = self._players.get(entity_type, range(1))
         return players.start + (rows[:, -1].astype(np.int64) if len(players) > 1 else np.zeros(len(rows), np.int64))
 
     def seen_by(
@@ -134,16 +135,15 @@ class PettingZooFactory(EnvSource):
         Players see whose turn it is, and count sides from their own, which is 0; players of other groups count from side 0.
         Entities that are no agents look alike to all players.
         """
-        sides = self._sides.get(entity_type)
+        sides = self._players.get(entity_type)
         if sides is None:
             return rows
         seen = np.where((self.players(values, entity_type, rows) == player)[:, None], rows, np.float32(0))
-        num_sides = len(sides.players)
-        if num_sides > 1:
-            own = np.where(np.isin(player, sides.players), player - sides.players.start, 0)
-            seen[:, -1] = (rows[:, -1] - own) % num_sides
-        if sides.takes_turns:
-            turn = -2 if num_sides > 1 else -1
+        if len(sides) > 1:
+            own = np.where(np.isin(player, sides), player - sides.start, 0)
+            seen[:, -1] = (rows[:, -1] - own) % len(sides)
+        if self._takes_turns:
+            turn = -2 if len(sides) > 1 else -1
             seen[:, turn] = rows[:, turn]
         return seen
 
@@ -191,10 +191,12 @@ class PettingZooEnvironment(Environment):
             name, _ = place_of(agent, self._asked)
             if name not in self.groups:
                 start, num_sides = len(self.player_names), len(self._asked[name]) if self._asked else 1
-                sides = Sides(range(start, start + num_sides), self._turns is not None)
+                players, takes_turns = range(start, start + num_sides), self._turns is not None
                 self.player_names += [f"{name}.{side}" for side in range(num_sides)] if num_sides > 1 else [name]
                 spaces = self._spaces(agent)
-                self.groups[name] = Group(name, self.display_name, agent, spaces, sides, view, len(first))
+                self.groups[name] = Group(
+                    name, self.display_name, agent, spaces, players, takes_turns, view, len(first)
+                )
             self._group_of(agent)
         for name, wanted in (self._asked or {}).items():
             filled = set(self.groups[name].side.values()) if name in self.groups else set()
@@ -236,8 +238,6 @@ class PettingZooEnvironment(Environment):
         self._agents = list(self.env.agents)
         if not self._agents:
             raise ValueError("there are no agents after reset()")
-        for group in self.groups.values():
-            group.check_same(group.agent, self._spaces(group.agent))
         self._scores = [0.0] * len(self.player_names)
         return self._observe(self._agents, observations, infos, {})
 
@@ -265,13 +265,7 @@ class PettingZooEnvironment(Environment):
         return shown
 
     def render(self) -> NDArray[np.uint8]:
-        image = self._outer.render() if hasattr(self._outer, "render") else None
-        if not isinstance(image, np.ndarray) or image.ndim != 3:
-            raise NoPictureError(
-                f"render() returned {type(image).__name__}, which is no image: make the environment with "
-                "render_mode='rgb_array', in training env.kwargs.render_mode=rgb_array, in evaluation env_kwargs.render_mode=..."
-            )
-        return image
+        return picture_of(self._outer.render() if hasattr(self._outer, "render") else None, self.display_name)
 
     def close(self) -> None:
         if hasattr(self._outer, "close"):
@@ -337,7 +331,7 @@ class PettingZooEnvironment(Environment):
             group = self._group_of(agent)
             # None becomes NaN, which pools refuse.
             number = reward if type(reward) is float else np.asarray(reward, np.float64).item()
-            earned[group.sides.players[group.side[agent]]] += number
+            earned[group.players[group.side[agent]]] += number
         self._scores = [score + each for score, each in zip(self._scores, earned, strict=True)]
         shown.reward = sum(earned)
         if len(earned) > 1:
@@ -435,32 +429,13 @@ class TakingTurns:
 
 
 def _constructor(env: Any, kwargs: Mapping[str, Any]) -> Constructor:
-    """Return what makes an environment: a class, a function, its import path, or a module or id that has one."""
+    """Return what makes an environment: a class, a function, its import path, or an id of PettingZoo."""
     option = "the PettingZoo environment"
-    if not isinstance(env, str):
-        if not callable(env):
-            raise ValueError(f"{option} is {env!r:.200}, which makes none; give a function, such as its `parallel_env`")
+    if not isinstance(env, str) or env.rpartition(":")[0] not in ("", "pettingzoo"):
         return Constructor(env, kwargs, option)
-    package, _, name = env.rpartition(":")
-    if package in ("", "pettingzoo"):
-        with naming_extras(f"pettingzoo:{name}"):
-            constructor = Constructor(_make_registered, {"env_id": name, **kwargs}, option)
-    else:
-        constructor = Constructor(_function_of(f"{package}.{name}".replace("-", "_")) or env, kwargs, option)
+    constructor = Constructor(_make_registered, {"env_id": env.rpartition(":")[2], **kwargs}, option)
     constructor.name = env
     return constructor
-
-
-def _function_of(path: str) -> Any:
-    """Return `parallel_env`, or else `env`, of a module; None if there is no such module."""
-    with naming_extras():
-        try:
-            module = importlib.import_module(path)
-        except ModuleNotFoundError as error:
-            if error.name is not None and f"{path}.".startswith(f"{error.name}."):
-                return None
-            raise
-    return getattr(module, "parallel_env", None) or getattr(module, "env", None)
 
 
 def _make_registered(env_id: str, **kwargs: Any) -> Any:
@@ -479,5 +454,5 @@ def _make_registered(env_id: str, **kwargs: Any) -> Any:
                     raise ValueError(f"PettingZoo cannot make {registered!r} with {kwargs}: {error}") from error
     raise ValueError(
         f"PettingZoo has no environment {env_id!r}; near are {difflib.get_close_matches(env_id, known, cutoff=0.4)}; those of "
-        "other packages are written package:module, such as mpe2:simple_spread_v3"
+        "other packages are written package.module:function, such as mpe2.simple_spread_v3:parallel_env"
     )

@@ -28,7 +28,7 @@ from entity_gym.actions import (
 from entity_gym.batch.saving import spaces_from_dict
 from entity_gym.environment import Observation
 from entity_gym.errors import check_parts, nearest
-from entity_gym.spaces import LARGEST_FLOAT32, Angle, Category, Flag, ObsSpace
+from entity_gym.spaces import LARGEST_FLOAT32, ObsSpace
 
 #: The version of the protocol that this package speaks.
 PROTOCOL = 1
@@ -37,7 +37,6 @@ PROTOCOL = 1
 MAX_MESSAGE_BYTES = 16 * 2**20
 
 HEADER_BYTES = 4
-_MOST_BYTES = 2**32 - 1  # fits the header
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 Message = dict[str, Any]
@@ -51,11 +50,9 @@ def encode(message: Message) -> bytes:
     """Return the bytes of a message.
 
     Raises:
-        ValueError: a number is not finite, or the message is too long for its header.
+        ValueError: a number is not finite.
     """
     body = json.dumps(message, allow_nan=False, ensure_ascii=False, separators=(",", ":")).encode()
-    if len(body) > _MOST_BYTES:
-        raise ValueError(f"a message of {len(body):,} bytes cannot be sent; at most {_MOST_BYTES:,}")
     return len(body).to_bytes(HEADER_BYTES, "big") + body
 
 
@@ -189,7 +186,6 @@ _OBSERVATION: Parts = {
 }
 #: Types of the items of a list, and their names in messages.
 _IDS, _NAMES, _ANY = ((str, int), " of texts or whole numbers"), ((str,), " of names of entity types"), ((object,), "")
-_FEATURE_KINDS: dict[str, type[Any]] = {kind.__name__: kind for kind in (Category, Angle, Flag)}
 
 
 def spaces_from_json(given: Any) -> tuple[ObsSpace, dict[str, ActionSpace]]:
@@ -202,11 +198,7 @@ def spaces_from_json(given: Any) -> tuple[ObsSpace, dict[str, ActionSpace]]:
     for each in given["entities"]:
         where = _named(each, "entity")
         check(each, _ENTITY, where, ("features",))
-        for kind in each.get("kinds", []):
-            _named(kind, f"{where}: kind", _FEATURE_KINDS)
         _made({"entities": [each]}, f"{where}: ")
-    for kind in given.get("global_kinds", []):
-        _named(kind, "'global_kinds': kind", _FEATURE_KINDS)
     for each in given["actions"]:
         _made({"actions": [each]}, f"{_named(each, 'action', KINDS)}: ")
     for part in ("entities", "actions"):
@@ -218,7 +210,7 @@ def spaces_from_json(given: Any) -> tuple[ObsSpace, dict[str, ActionSpace]]:
 
 
 def _named(given: Any, what: str, types: Mapping[str, type[Any]] = {}) -> str:  # noqa: B006 - is not changed
-    """Return the name of an entity, action or kind for messages; of `types`, it must have one, and only its attributes."""
+    """Return the name of an entity or action for messages; of `types`, it must have one, and only its attributes."""
     if not isinstance(given, dict) or not isinstance(given.get("name"), str):
         raise ProtocolError(f"{what} {given!r:.200}: it must be an object with a 'name', a text")
     where = f"{what} {given['name']!r}"

@@ -15,7 +15,7 @@ import time
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from entity_gym.actions import Action, ActionSpace
@@ -37,7 +37,7 @@ from entity_gym.bridges.remote.messages import (
     spaces_from_json,
 )
 from entity_gym.environment import Environment, Observation
-from entity_gym.errors import check_parts, check_whole, nearest
+from entity_gym.errors import check_whole, nearest
 from entity_gym.pools.python_slots import PythonSlots
 from entity_gym.pools.slots import SlotOptions
 from entity_gym.pools.source import EnvSource
@@ -69,9 +69,9 @@ class ProgramError(ValueError):
     """
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class ProgramWorlds(EnvSource):
-    """The worlds of a program that is started (`command`), or that connects (`listen`).
+    """The worlds of a program that is started, `ProgramWorlds(command=["node", "world.mjs"])`, or that connects (`listen`).
 
     Pools take it in place of an environment's class. A pool starts one program for all its environments, and one for each worker
     process.
@@ -144,20 +144,6 @@ class ProgramWorlds(EnvSource):
         return PythonSlots(worlds().__next__, num_envs, options)
 
 
-def program_worlds(name: str = "program", **settings: Any) -> ProgramWorlds:
-    """Return the source of a program's worlds: `program_worlds(command=["node", "world.mjs"])`.
-
-    Args:
-        name: the program's name in messages.
-        settings: the other attributes of `ProgramWorlds`.
-
-    Raises:
-        ValueError: a setting is unknown or invalid.
-    """
-    check_parts(settings, [field.name for field in fields(ProgramWorlds) if field.name != "name"], "a program")
-    return ProgramWorlds(name=name, **settings)
-
-
 class Program:
     """A program with worlds 0 ... num_worlds - 1. Several threads may use it.
 
@@ -220,10 +206,7 @@ class Program:
             if world in self._asked:
                 self.answer(world)
             self._answers.pop(world, None)
-            try:
-                self._unsent += encode({**request, "env": world})
-            except (ValueError, TypeError) as error:  # such as an env_info that JSON cannot hold
-                raise ValueError(f"{self._title} cannot be told {request!r:.200}: {error}") from None
+            self._unsent += encode({**request, "env": world})  # raises for an env_info that JSON cannot hold
             self._asked[world] = request["type"]
 
     def answer(self, world: int) -> Message:
@@ -303,8 +286,6 @@ class Program:
                     self._messages.feed(data or b"")
         except ProtocolError as error:
             self.fail(f"sent {error}")
-        if message["type"] == "close":
-            self.fail(f"is gone while {self._requests()} was not answered: it sent 'close'")
         if message["type"] == "error":
             of = f" of world {message['env']}" if "env" in message else ""
             self.fail(f"reported an error{of}: {message.get('message')}")

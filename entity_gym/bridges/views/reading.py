@@ -3,10 +3,10 @@
 An observation is written into one row of R numbers, in the order of the leaves of its space; the entities of n observations are
 gathered from n rows at once. A view says which numbers are an entity. Without a view, the fixed leaves of the outermost Dict or
 Tuple are the features of one entity `Agent`; every Dict or Tuple inside it is one entity of a type called by its path; the
-elements of a Sequence and the nodes of a Graph are entities, whose number varies, in arrays beside the row.
+elements of a Sequence are entities, whose number varies, in arrays beside the row.
 
     reader = ViewReader(view, space)              # reader.obs_space: the entities; reader.size: R
-    varying = reader.write(observation, row)      # row: (R,) float32; varying: {} without a Sequence or Graph
+    varying = reader.write(observation, row)      # row: (R,) float32; varying: {} without a Sequence
     seen = reader.read(rows, [varying, ...])      # type -> features and counts of n observations
 
 Worlds of several agents give `num_agents`, and read a frame with `read_agents`.
@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,7 +33,6 @@ from entity_gym.bridges.gymnasium.observations import (
     Leaf,
     PlainSpace,
     Varying,
-    join,
     kind_of,
     members_of,
 )
@@ -227,19 +225,18 @@ class ViewReader:
 
     def _read_view(self, view: View) -> dict[str, Sequence[Feature]]:
         """Make the types of a view; return the features of all types."""
-        views = dict(view.entities)
-        if view.global_features is not None:
-            views[GLOBAL_ENTITY] = view.global_features
-        parts = {name: self._parts(name, each) for name, each in views.items()}
+        parts = {name: self._parts(name, each) for name, each in view.entities.items()}
         for leaf in self._fixed.leaves.values():
             _lay_out([part for of_type in parts.values() for part in of_type if part.leaf is leaf and not part.points])
         owner: dict[int, str] = {}  # place -> type that has it, "" if it shows the number nowhere
-        for name in sorted(views, key=lambda name: name != view.actor):  # the actor first, which is added to others
-            self._types[name] = self._type(name, views[name], parts[name], owner)
+        for name in sorted(
+            view.entities, key=lambda name: name != view.actor
+        ):  # the actor first, which is added to others
+            self._types[name] = self._type(name, view.entities[name], parts[name], owner)
         rest = self._rest(owner)
         if self._num_agents is not None and view.select:
             raise ValueError(f"{view.name}: select is for worlds of one agent")
-        types = {name: self._types[name] for name in views}
+        types = {name: self._types[name] for name in view.entities}
         if view.actor is None and AGENT in types:
             raise ValueError(f"{view.name}: entities has {AGENT!r}; name it as the actor, or call it something else")
         count = 1 if view.actor is None else len(types[view.actor].numbers)
@@ -248,15 +245,13 @@ class ViewReader:
                 f"{view.name}: the actor {view.actor} has {count} rows; the one that acts needs a type of its own, with count: 1"
             )
         of_rest = AGENT if view.actor is None else GLOBAL_ENTITY
-        own = types.pop(of_rest, _Type([], np.zeros((1, 0), np.int64)))
-        features = [*own.features, *(self._fixed.features[place] for place in rest)]
-        made = {of_rest: _Type(features, np.array([[*own.numbers[0], *rest]], np.int64))}
+        made = {of_rest: _Type([self._fixed.features[place] for place in rest], np.array([rest], np.int64))}
         self._types = made | types if view.actor is None else types | made
         return {name: each.features for name, each in self._types.items()}
 
     def _parts(self, name: str, view: EntityView) -> list[_Part]:
         """Return the leaves of a type with their columns."""
-        where, several = self._where(name), len(view.features) > 1
+        where = self._where(name)
         if view.count == "agents" and self._num_agents is None:
             raise ValueError(f"{where}.count is agents; this world has one, and does not count them: give a number")
         count = self._num_agents if view.count == "agents" else view.count
@@ -269,9 +264,7 @@ class ViewReader:
             if len(leaf.shape) > 1:
                 width = int(np.prod(leaf.shape[len(cells) :]))
             else:
-                width = len(columns) if columns is not None else len(leaf.firsts) // (count or len(leaf.firsts))
-            if columns is None:
-                columns = tuple(Column(join(path if several else "", str(k))) for k in range(width))
+                width = len(columns)
             points = [column.kind for column in columns] == ["pointer"]
             if not points and any(column.kind == "pointer" for column in columns):
                 raise ValueError(f"{where}.features: a pointer must be the only column of its leaf")
@@ -281,8 +274,7 @@ class ViewReader:
                     f"{leaf.path or 'the observation'} {leaf.shape} has {width} columns: name each of them, null for those that "
                     "are left out"
                 )
-            at = None if view.start is None else view.start * (width if len(leaf.shape) > 1 else 1)
-            parts.append(_Part(where, leaf, columns, cells, width, points, count, at))
+            parts.append(_Part(where, leaf, columns, cells, width, points, count))
         return parts
 
     def _type(self, name: str, view: EntityView, parts: Sequence[_Part], owner: dict[int, str]) -> _Type:
@@ -302,7 +294,7 @@ class ViewReader:
         features: list[tuple[Feature, Places]] = []
         if view.index:
             main = next(part for part in parts if not part.points)
-            rows = main.at // main.width + np.arange(count)  # type: ignore[operator]
+            rows = main.at // main.width + np.arange(count)
             numbers = np.unravel_index(rows, main.cells) if main.cells else (np.arange(count),)
             if len(view.index) != len(numbers):
                 raise ValueError(
@@ -314,12 +306,6 @@ class ViewReader:
         presence, absent = None, []
         for part in parts:
             places = part.places(count)
-            for place in places.reshape(-1).tolist():
-                if place in owner:
-                    raise ValueError(
-                        f"{where}: column {self._names[place]} of the observation is in {owner[place] or 'a type'} already; each "
-                        "number can be in one entity: see start and count"
-                    )
             for k, column in enumerate(part.columns):
                 its = places[0] if part.points else places[:, k]
                 owner |= dict.fromkeys(its.tolist(), name if column.name else "")
@@ -360,9 +346,7 @@ class ViewReader:
 
             return (name if leaf.shape else Flag(name)), self._derive(count, named)
         if column.kind == "category":
-            shift = np.float32(column.first - leaf.firsts[places[0] - leaf.columns.start])
-            shifted = self._derive(count, lambda rows: rows[:, places] - shift) if shift else places
-            return Category(name, column.num), shifted
+            return Category(name, column.num), places
         if column.kind == "angle":
             return Angle(name), places
         declared = [self._fixed.features[place] for place in places.tolist()]
@@ -373,11 +357,6 @@ class ViewReader:
 
     def _leaf(self, path: str, where: str) -> Leaf:
         leaves = self._fixed.leaves
-        if path not in leaves and path == "":
-            raise ValueError(
-                f"{where} is a list of columns, and the observation has several parts: {', '.join(leaves)}; write "
-                f"features: {{{next(iter(leaves))}: [...]}}"
-            )
         if path not in leaves:
             raise ValueError(f"{where} names {path!r}, which the observation has not; {nearest(path, leaves)}")
         return leaves[path]
@@ -397,7 +376,7 @@ class ViewReader:
     def _where(self, name: str) -> str:
         if not self.view.entities:
             return f"the observation space as features of {name!r}"
-        return f"{self.view.name}: " + ("global_features" if name == GLOBAL_ENTITY else f"entities.{name}")
+        return f"{self.view.name}: entities.{name}"
 
 
 # ---- one type
@@ -413,7 +392,7 @@ class _Part:
         width: how many numbers a row has.
         points: it holds numbers of rows instead of rows.
         count: number of rows; None: as many as fit.
-        at: the first number of the leaf; None: where the type before ends.
+        at: the first number of the leaf, where the rows of the type before end.
     """
 
     where: str
@@ -423,14 +402,13 @@ class _Part:
     width: int
     points: bool
     count: int | None
-    at: int | None
+    at: int = 0
 
     def places(self, count: int) -> Places:
         """Return (count, width) the places of the rows in an observation's row; (1, L) of a pointer."""
         places = np.arange(self.leaf.columns.start, self.leaf.columns.stop)
         if self.points:
             return places[None]
-        assert self.at is not None
         return places[self.at :][: count * self.width].reshape(count, self.width)
 
 
@@ -438,23 +416,21 @@ def _lay_out(parts: Sequence[_Part]) -> None:
     """Fill in where the parts of one leaf are, and how many rows of one fit; raises ValueError if they do not fit."""
     end = 0
     for k, part in enumerate(parts):
-        size, later = len(part.leaf.firsts), list(takewhile(lambda each: each.at is None, parts[k + 1 :]))
-        part.at = end if part.at is None else part.at
-        room = size - part.at
+        size, later = len(part.leaf.firsts), parts[k + 1 :]
+        part.at, room = end, size - end
         if part.count is None:
             if several := [each.where for each in later if each.count is None]:
                 raise ValueError(
                     f"{part.where} and {several[0]} have no count; at most one type may have as many as fit"
                 )
-            bound = next((each.at for each in parts[k + 1 :] if each.at is not None and each.at >= part.at), size)
-            room = bound - part.at - sum(int(each.count or 0) * each.width for each in later)
+            room -= sum(int(each.count or 0) * each.width for each in later)
             part.count = max(room, 0) // part.width if room % part.width == 0 else 0
-        end = part.at + part.count * part.width
+        end += part.count * part.width
         if not part.count or end > size:
             rows = f"not {part.count}" if part.count else "no whole number of"
             raise ValueError(
                 f"{part.where}: the {room} numbers of {part.leaf.path or 'the observation'} from {part.at} on are {rows} rows of "
-                f"the features {[column.name for column in part.columns]}: name other features, or say count and start"
+                f"the features {[column.name for column in part.columns]}: name other features, or say count"
             )
 
 

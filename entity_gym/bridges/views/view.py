@@ -33,12 +33,11 @@ class Column:
         name: of the feature; None leaves the column out.
         kind: meaning of its numbers. A "pointer" names rows: the feature is 1 in the row whose number it holds, and 0 in others;
             where there are several numbers, it is the place of the row's number among them, and -1 where that is not there.
-        first, num: of a category, the smallest value, and how many values there are.
+        num: of a category, how many values there are.
     """
 
     name: str | None
     kind: Kind = "as declared"
-    first: int = 0
     num: int = 0
 
 
@@ -47,9 +46,8 @@ class EntityView:
     """Positions of a type's entities in an observation.
 
     Attributes:
-        features: path of a leaf of the space ("" for an observation that is one Box) -> its columns, in their order. None: all
-            columns, called "0", "1" and so on. Several leaves stand side by side.
-        start: first column of a flat Box, or first row of a Box with rows. None: where the type before ended.
+        features: path of a leaf of the space ("" for an observation that is one Box) -> its columns, in their order. Several
+            leaves stand side by side.
         count: number of rows; "agents" is the number of agents of the world. None: as many as fit.
         index: names of features that number the rows, from 0: one name, or one for each dimension of a Box of cells.
         presence: name of a column: rows in which it is 0 are no entities. It is not a feature.
@@ -58,8 +56,7 @@ class EntityView:
         per_agent: in worlds of several agents, each agent's observation shows entities of its own; otherwise one agent's has all.
     """
 
-    features: Mapping[str, tuple[Column, ...] | None]
-    start: int | None = None
+    features: Mapping[str, tuple[Column, ...]]
     count: int | Literal["agents"] | None = None
     index: tuple[str, ...] = ()
     presence: str | None = None
@@ -74,10 +71,9 @@ class View:
 
     Attributes:
         name: of the view in messages.
-        entities: type -> where its entities are. Types follow one another in a Box unless they have a `start`.
+        entities: type -> where its entities are. Types follow one another in a Box.
         actor: the type that takes the actions, of which there is one entity, in worlds of several agents one for each. None: an
-            entity `Agent`, whose features are all numbers that no entity holds.
-        global_features: features of the whole frame. With an `actor`, numbers that no entity holds are global features too.
+            entity `Agent`, whose features are all numbers that no entity holds. With an actor these are global features.
         select: action -> type of the entity that it selects: choice i is row i.
         action_mask: key of an observation's mask, if it is another than `entity_gym.bridges.masks` looks for.
         ignore: paths of leaves, or numbers of columns, that are left out; "rest": all that is in no entity.
@@ -86,15 +82,13 @@ class View:
     name: str
     entities: Mapping[str, EntityView]
     actor: str | None = None
-    global_features: EntityView | None = None
     select: Mapping[str, str] = field(default_factory=dict)
     action_mask: str | None = None
     ignore: tuple[str, ...] | Literal["rest"] = ()
 
     def paths(self) -> set[str]:
         """Return the paths of the leaves of which the view makes features."""
-        views = [*self.entities.values(), *([] if self.global_features is None else [self.global_features])]
-        return {path for each in views for path in each.features}
+        return {path for each in self.entities.values() for path in each.features}
 
 
 def included_views() -> list[str]:
@@ -102,14 +96,12 @@ def included_views() -> list[str]:
     return sorted(file.stem for file in _FOLDER.glob("*.yaml"))
 
 
-def load_view(given: str | Path | Mapping[str, Any] | View) -> View:
+def load_view(given: str | Path | Mapping[str, Any]) -> View:
     """Return the view with a name of `included_views`, in a YAML file, or in a mapping with the same content.
 
     Raises:
         ValueError: there is no such view, or it says something that no view can say; the message names the place.
     """
-    if isinstance(given, View):
-        return given
     if isinstance(given, Mapping):
         return _parse(given, "the view")
     return _parse(view_mapping(given), f"view {given}")
@@ -147,9 +139,11 @@ def _is_whole(value: Any, least: int) -> bool:
 
 #: Key of a view -> the test that its value passes, and what messages say is expected. None stands for the default.
 _OF_VIEW: dict[str, tuple[Callable[[Any], bool], str]] = {
-    "entities": (lambda it: isinstance(it, Mapping) and len(it) > 0, "a mapping of types, such as Food: {count: 3}"),
+    "entities": (
+        lambda it: isinstance(it, Mapping) and len(it) > 0,
+        "a mapping of types, such as Food: {features: [x, y]}",
+    ),
     "actor": (lambda it: isinstance(it, str), "a type of entities"),
-    "global_features": (lambda it: isinstance(it, _COLUMNS), "names, or {path of a leaf: names}"),
     "select": (lambda it: isinstance(it, str | Mapping), "a type, or {action: type}"),
     "action_mask": (lambda it: isinstance(it, str), "a key of the observation"),
     "ignore": (lambda it: it == "rest" or isinstance(it, _LIST), "a list of paths, numbers of columns, or rest"),
@@ -157,7 +151,6 @@ _OF_VIEW: dict[str, tuple[Callable[[Any], bool], str]] = {
 #: The same of a type of entities.
 _OF_ENTITY: dict[str, tuple[Callable[[Any], bool], str]] = {
     "features": (lambda it: isinstance(it, _COLUMNS), "a list of names, or {path of a leaf: names}"),
-    "start": (lambda it: _is_whole(it, 0), "the number of a column or row, from 0"),
     "count": (lambda it: it == "agents" or _is_whole(it, 1), "a whole number from 1, or agents"),
     "index": (lambda it: isinstance(it, str | list | tuple), "a list of names"),
     "presence": (lambda it: isinstance(it, str), "the name of a column"),
@@ -197,9 +190,6 @@ def _parse(given: Mapping[str, Any], name: str) -> View:
         raise ValueError(
             f"{name}: entities.{actor} is the actor, which is always there: it cannot have presence or absent"
         )
-    if "global_features" in given:
-        its = {"features": given["global_features"], "count": 1}
-        given["global_features"] = _entity(its, f"{name}: global_features")
     given["select"] = {"action": select} if isinstance(select, str) else dict(select)
     for action, entity_type in given["select"].items():
         if entity_type not in entities:
@@ -210,17 +200,18 @@ def _parse(given: Mapping[str, Any], name: str) -> View:
 
 
 def _entity(given: Any, where: str) -> EntityView:
-    given = {} if given is None else given
     if not isinstance(given, Mapping):
         raise ValueError(f"{where} is {given!r:.80}; expected a mapping, such as {{count: 3, features: [x, y]}}")
     given = _checked(given, _OF_ENTITY, where, f"{where}.")
-    leaves = given.get("features")
+    if "features" not in given:
+        raise ValueError(f"{where} has no features; expected {_OF_ENTITY['features'][1]}")
+    leaves = given["features"]
     leaves = leaves if isinstance(leaves, Mapping) else {"": leaves}
     columns = {}
     for path, items in leaves.items():
-        if not isinstance(items, list | tuple | None):
+        if not isinstance(items, _LIST):
             raise ValueError(f"{where}.features of {path} are {items!r:.80}; expected a list of names")
-        columns[str(path)] = None if items is None else tuple(_column(item, f"{where}.features") for item in items)
+        columns[str(path)] = tuple(_column(item, f"{where}.features") for item in items)
     index = given.get("index", ())
     given["index"] = (index,) if isinstance(index, str) else tuple(index)
     return EntityView(**{**given, "features": columns, "add_actor": tuple(given.get("add_actor", ()))})
@@ -233,12 +224,9 @@ def _column(given: Any, where: str) -> Column:
         ((name, kind),) = given.items()
         if kind in ("angle", "flag", "pointer"):
             return Column(str(name), kind)
-        first, last = (
-            (0, kind - 1) if _is_whole(kind, 1) else kind if isinstance(kind, _LIST) and len(kind) == 2 else (0, -1)
-        )
-        if isinstance(first, int) and _is_whole(last, first):
-            return Column(str(name), "category", first, last - first + 1)
+        if _is_whole(kind, 1):
+            return Column(str(name), "category", kind)
     raise ValueError(
-        f"{where} has {given!r:.80}; expected a name, null (left out), or {{name: kind}} with a kind of angle, flag, pointer, a "
-        "number of categories, or [first category, last category]"
+        f"{where} has {given!r:.80}; expected a name, null (left out), or {{name: kind}} with a kind of angle, flag, pointer, "
+        "or a number of categories"
     )

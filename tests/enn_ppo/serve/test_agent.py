@@ -266,15 +266,6 @@ def test_a_class_that_changes_while_it_plays_is_matched_by_name_again(run_dir: P
 # ---- alone
 
 
-def test_what_is_no_observation_is_refused(run_dir: Path) -> None:
-    agent = load_agent(run_dir)
-    not_obs: Any
-    for not_obs in ({"x": 1}, 3, None):
-        for ask in (agent.act, agent.act_each, agent.decide, agent.game_over):
-            with pytest.raises(ValueError, match=r"is no Obs; agents are shown Obs\(Move, score="):
-                ask(not_obs)
-
-
 def test_without_actors_there_are_no_actions(run_dir: Path) -> None:
     assert load_agent(str(run_dir)).act_each(obs(actors=[])) == []
 

@@ -93,15 +93,6 @@ class Shows(gymnasium.Env[Any, Any]):
         return self.shown[self.k], self.reward, False, self.k == len(self.shown) - 1, self.infos[self.k]
 
 
-class Grows(Line):
-    """Declares another space at its second reset."""
-
-    def reset(self, **arguments: Any) -> Any:
-        if hasattr(self, "place"):
-            self.observation_space = spaces.Box(-1, 1, (3,))
-        return super().reset(**arguments)
-
-
 def register() -> None:
     """Give `Line` an id."""
     with warnings.catch_warnings():

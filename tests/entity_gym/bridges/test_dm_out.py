@@ -103,13 +103,3 @@ def test_an_episode_that_ends_by_its_own_rules_has_the_discount_0(out: Made) -> 
     assert (first.step_type, first.reward, first.discount) == (FIRST, None, None)
     last = env.step(int(first.observation["entities/Coin"].sum() > 0))
     assert (last.step_type, last.reward, last.discount) == (LAST, 1.0, 0.0)
-
-
-def test_after_a_last_step_reset_and_step_are_the_same(out: Made) -> None:
-    one, other = out(Coins, seed=4, max_entities={"Coin": 3}), out(Coins, seed=4, max_entities={"Coin": 3})
-    one.reset(), other.reset()
-    for _ in range(9):
-        assert one.step(0).last() and other.step(0).last()
-        first, second = one.reset(), other.step(99)  # the action is ignored
-        assert first.first() and second.first()
-        assert first.observation["entities/Coin"].tolist() == second.observation["entities/Coin"].tolist()

@@ -48,7 +48,6 @@ def refusal(space: Any, value: Any) -> str:
     return str(error.value)
 
 
-NODES, LINKS = np.array([[1, 2], [3, 4], [5, 6]]), np.array([[0, 2], [1, 0]])
 ELEMENT = Dict({"kind": Discrete(3, start=1), "pos": Dict({"x": REAL, "y": REAL})})
 
 
@@ -74,9 +73,6 @@ ELEMENT = Dict({"kind": Discrete(3, start=1), "pos": Dict({"x": REAL, "y": REAL}
          {"Agent": ["hp"], "foes": ["0", "1"]}, {"Agent": [[9]], "foes": [[1, 2], [3, 4]]}),
         (spaces.Sequence(ELEMENT), ({"kind": 1, "pos": {"x": 2, "y": 3}}, {"kind": 3, "pos": {"x": 4, "y": 5}}),
          {"Agent": [], "Item": [Category("kind", 3), "pos.x", "pos.y"]}, {"Agent": [[]], "Item": [[0, 2, 3], [2, 4, 5]]}),
-        # Nodes of a graph, and not its edges.
-        (spaces.Graph(box(2), Discrete(3)), spaces.GraphInstance(NODES, np.array([2, 0]), LINKS),
-         {"Agent": [], "Node": ["0", "1"]}, {"Agent": [[]], "Node": NODES.tolist()}),
         (box(1), np.array([np.inf]), {"Agent": ["0"]}, {"Agent": [[np.inf]]}),  # whoever packs it says where it was shown
     ],
 )  # fmt: skip
@@ -106,8 +102,7 @@ def test_fixed_features_are_one_row_however_nested_the_space() -> None:
     ("space", "message"),
     [
         (Dict({"name": spaces.Text(5)}), r"space at 'name' is a Text, which has no form as entities: leave it out.*wrapper"),
-        (spaces.OneOf([REAL, Discrete(2)]), r"the observation space is a OneOf, which has no form"),
-        (spaces.Sequence(ELEMENT, stack=True), r"is a Sequence with stack=True; give it stack=False"),
+        (spaces.Graph(box(2), None), r"the observation space is a Graph, which has no form"),
         (box(5000), r"is 5,000 numbers; at most 4,096 can be features: leave it out, or make it fewer numbers, in a wrapper"),
         (Dict({"a.0": REAL, "a": box(1)}), r"the observation space as features of 'Agent': .*'a\.0'"),
         (Dict({"Agent": Dict({"x": REAL})}), r"two things that would be the entity type 'Agent': rename"),
@@ -183,7 +178,7 @@ def test_a_box_of_real_numbers_is_one_continuous_action_within_its_bounds() -> N
         (spaces.Text(3), r"action space at 'action' is a Text, which no actor can take: make it of Discrete.*wrapper"),
         (Dict({"who": spaces.Sequence(Discrete(3))}), r"action space at 'who' is a Sequence"),
         (Discrete(MOST_CHOICES + 1), r"'action' is a Discrete of 65,537 choices; from 1 to 65,536 can be .*: make it a MultiD"),
-        (Box(np.array([0.0, 1.0]), np.array([1.0, 1.0])), r"'action': .*low\[1\] is 1\.0 and high\[1\] 1\.0.*in a wrapper"),
+        (Box(np.array([0.0, 1.0]), np.array([1.0, 1.0])), r"low\[1\] is 1\.0 and high\[1\] 1\.0"),
         (Dict({}), r"the action space holds no action"),
         (Dict({"a.0": Discrete(2), "a": Tuple([Discrete(2)])}), r"two things that would be the action 'a\.0'"),
     ],

@@ -170,22 +170,6 @@ def test_a_mask_that_does_not_fit_is_refused_naming_its_place(make: Callable[[],
     assert "(environment 0)" in "".join([str(error.value), *getattr(error.value, "__notes__", ())])
 
 
-def test_a_space_has_no_size_if_any_part_of_it_has_none() -> None:
-    row = spaces.Box(0, 1, (3,))
-    assert masks.size_of(spaces.Tuple([row, spaces.Dict({"a": spaces.MultiBinary(4), "b": STARTS})])) == 8
-    assert (
-        masks.size_of(spaces.Tuple([row, spaces.Dict({"a": spaces.MultiBinary(4), "b": spaces.Sequence(row)})])) == -1
-    )
-
-
-def test_an_observation_without_its_mask_is_refused() -> None:
-    make = seen(np.array(FLAGS, np.int8))
-    world = make()
-    world.shown = [{"place": PLACE}]
-    with pytest.raises(ValueError, match=r"expected a dictionary with 'action_mask'"):
-        from_gymnasium(lambda: world).reset()
-
-
 def warned(pool: VecEnv) -> list[str]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")

@@ -16,8 +16,8 @@ from gymnasium import spaces  # noqa: E402
 from entity_gym.actions import SelectEntityActionSpace  # noqa: E402
 from entity_gym.batch.ragged import RaggedBuffer  # noqa: E402
 from entity_gym.bridges import from_gymnasium, gymnasium_worlds  # noqa: E402
-from entity_gym.bridges.views import included_views, load_view  # noqa: E402
 from entity_gym.bridges.views.reading import ViewReader  # noqa: E402
+from entity_gym.bridges.views.view import included_views, load_view  # noqa: E402
 from entity_gym.pools.pool import ListEnv  # noqa: E402
 from entity_gym.spaces import GLOBAL_ENTITY, Angle, Category, Entity, Flag  # noqa: E402
 from tests.entity_gym.bridges.gym_worlds import Shows  # noqa: E402
@@ -50,7 +50,7 @@ def seen(view: str, space: Any, *observations: Any) -> dict[str, list[Any]]:
 def test_columns_of_a_flat_box_are_entities_one_type_after_another() -> None:
     view = """
     entities:
-      Food: {start: 0, count: 2, features: [x, y, level], absent: {x: -1, y: -1}}
+      Food: {count: 2, features: [x, y, level], absent: {x: -1, y: -1}}
       Player: {count: 1, features: [x, y, level]}
     actor: Player
     """
@@ -77,12 +77,9 @@ def test_rows_of_a_box_are_entities_where_they_are_present() -> None:
 @pytest.mark.parametrize(
     ("view", "size", "shown"),
     [
-        ("entities: {A: {features: [x, y]}, B: {count: 2, features: [z]}}\nglobal_features: [time]", 9,
-         {"A": [[0, 1], [2, 3], [4, 5]], "B": [[6], [7]], GLOBAL_ENTITY: [[8]]}),
-        ("entities: {A: {features: [x]}, B: {start: 2, count: 1, features: [y]}}\nignore: rest", 5,
-         {"A": [[0], [1]], "B": [[2]]}),
-        ("entities: {A: {start: 1, features: [x, y]}, B: {count: 2, features: [z]}}\nignore: rest", 7,
-         {"A": [[1, 2], [3, 4]], "B": [[5], [6]]}),
+        ("entities: {A: {features: [x, y]}, B: {count: 2, features: [z]}, C: {count: 1, features: [t]}}", 9,
+         {"A": [[0, 1], [2, 3], [4, 5]], "B": [[6], [7]], "C": [[8]]}),
+        ("entities: {A: {count: 2, features: [x, null]}, B: {features: [z]}}", 7, {"A": [[0], [2]], "B": [[4], [5], [6]]}),
     ],
 )  # fmt: skip
 def test_a_count_that_is_not_given_is_as_many_as_fit_before_the_types_that_follow(
@@ -123,10 +120,10 @@ def test_leaves_of_a_dict_stand_side_by_side_and_pointers_name_rows() -> None:
 
 
 def test_features_are_categories_angles_and_flags_where_the_view_or_the_space_says_so() -> None:
-    view = "entities: {Car: {count: 1, features: [{lane: [1, 4]}, {kind: 3}, {heading: angle}, {hurt: flag}]}}"
-    kinds = [Category("lane", 4), Category("kind", 3), Angle("heading"), Flag("hurt")]
+    view = "entities: {Car: {count: 1, features: [{lane: 5}, {kind: 3}, {heading: angle}, {hurt: flag}]}}"
+    kinds = [Category("lane", 5), Category("kind", 3), Angle("heading"), Flag("hurt")]
     assert reader(view, box(4)).obs_space.entities["Car"] == Entity(kinds)
-    assert seen(view, box(4), [4, 2, 0.5, 1])["Car"] == [[[3, 2, 0.5, 1]]]
+    assert seen(view, box(4), [4, 2, 0.5, 1])["Car"] == [[[4, 2, 0.5, 1]]]
     cards = reader("entities: {Hand: {features: [card]}}", spaces.MultiDiscrete([5, 7]))
     assert cards.obs_space.entities["Hand"] == Entity([Category("card", 7)])
 
@@ -134,12 +131,12 @@ def test_features_are_categories_angles_and_flags_where_the_view_or_the_space_sa
 def test_the_rest_is_the_agents_or_with_an_actor_everybodys() -> None:
     space = spaces.Dict({"ships": box(2, 3), "wind": box(2)})
     value = {"ships": [[1, 2, 3], [4, 5, 6]], "wind": [7, 8]}
-    view = "entities: {Ship: {features: {ships: null}}}"
+    view = "entities: {Ship: {features: {ships: [x, y, z]}}}"
     assert seen(view, space, value) == {"Agent": [[[7, 8]]], "Ship": [[[1, 2, 3], [4, 5, 6]]]}
     assert list(reader(view, space).obs_space.entities.items()) == [
-        ("Agent", Entity(["wind.0", "wind.1"])), ("Ship", Entity(["0", "1", "2"]))
+        ("Agent", Entity(["wind.0", "wind.1"])), ("Ship", Entity(["x", "y", "z"]))
     ]  # fmt: skip
-    view = "entities: {Me: {count: 1, features: {ships: null}}, Ship: {features: {ships: null}}}\nactor: Me"
+    view = "entities: {Me: {count: 1, features: {ships: [x, y, z]}}, Ship: {features: {ships: [x, y, z]}}}\nactor: Me"
     assert seen(view, space, value) == {"Me": [[[1, 2, 3]]], "Ship": [[[4, 5, 6]]], GLOBAL_ENTITY: [[[7, 8]]]}
     assert reader(view, space).obs_space.global_features == ("wind.0", "wind.1")
     assert seen(f"{view}\nignore: [wind]", space, value) == {"Me": [[[1, 2, 3]]], "Ship": [[[4, 5, 6]]]}
@@ -187,8 +184,6 @@ TEXT = spaces.Dict({"x": box(1), "mission": spaces.Text(9)})
         ("{entities: {A: {count: 3, features: [x, y]}}}", box(5),
          "entities.A: the 5 numbers of the observation from 0 on are not 3 rows of the features ['x', 'y']: name other"),
         ("{entities: {A: {features: [x, y]}}}", box(5), "are no whole number of rows of the features ['x', 'y']"),
-        ("{entities: {A: {count: 1, features: [x, y]}, B: {start: 1, count: 1, features: [z]}}}", box(5),
-         "entities.B: column 1 of the observation is in A already; each number can be in one entity"),
         ("{entities: {A: {features: [x]}, B: {features: [y]}}}", box(5), "entities.A and the view: entities.B have no count"),
         ("{entities: {A: {features: {ship: [x]}}}}", box(5), "entities.A.features names 'ship', which the observation has not"),
         ("{entities: {A: {count: agents, features: [x]}}}", box(5), "entities.A.count is agents; this world has one"),
@@ -211,13 +206,14 @@ def test_a_view_that_does_not_fit_the_space_is_refused_by_column(view: str, spac
     [
         ("{}", "the view has no entities; expected a mapping of types"),
         ("{entities: {A: {}}, actr: A}", "the view has no 'actr'; allowed: 'entities', 'actor'"),
-        ("{entities: {A: {}}, actor: B}", "actor is 'B'; allowed: 'A'"),
+        ("{entities: {A: {features: [x]}}, actor: B}", "actor is 'B'; allowed: 'A'"),
+        ("{entities: {A: {count: 3}}}", "entities.A has no features; expected a list of names"),
         ("{entities: {A: {features: [x], presence: x}}, actor: A}", "entities.A is the actor, which is always there: it cannot"),
         ("{entities: {A: 3}}", "entities.A is 3; expected a mapping, such as"),
         ("{entities: {A: {colums: 3}}}", "entities.A has no 'colums'; allowed: 'features'"),
         ("{entities: {A: {features: [{x: angel}]}}}", "entities.A.features has {'x': 'angel'}; expected a name"),
         ("{entities: {A: {features: {x: 3}}}}", "entities.A.features of x are 3; expected a list of names"),
-        ("{entities: {A: {}}, select: B}", "select has action: 'B'; allowed: 'A'"),
+        ("{entities: {A: {features: []}}, select: B}", "select has action: 'B'; allowed: 'A'"),
         ("{entities: {A: {}}, ignore: all}", "ignore is 'all'; expected a list of paths"),
     ],
 )  # fmt: skip

@@ -10,14 +10,14 @@ import numpy as np
 
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
-from entity_gym.bridges.remote import ProgramWorlds, program_worlds
+from entity_gym.bridges.remote import ProgramWorlds
 from entity_gym.pools.pool import ThreadedVecEnv
 
 PROGRAM = Path(__file__).with_name("counting_program.py")
 
 
 def counting(fault: str = "", **settings: Any) -> ProgramWorlds:
-    return program_worlds(command=[sys.executable, "-S", str(PROGRAM), fault or "none"], **settings)
+    return ProgramWorlds(command=[sys.executable, "-S", str(PROGRAM), fault or "none"], **settings)
 
 
 def both_add(*amounts: int) -> dict[str, RaggedBuffer[np.int64]]:

@@ -58,12 +58,8 @@ def answers(message, worlds):
             yield observation(7, worlds[env], 0)
         elif FAULT == "another answer":
             yield {"type": "saved", "env": env}
-        elif FAULT == "closes":
-            yield {"type": "close"}
         elif FAULT == "cannot be":
             yield observation(env, worlds[env], 0) | {"features": {"Counter": [["many"]]}}
-        elif FAULT == "does not fit":
-            yield observation(env, worlds[env], 0) | {"features": {"Counter": [[1, 2]]}}
         elif FAULT == "too long":
             yield observation(env, worlds[env], 0) | {"end_of_episode_info": {"log": "x" * 5000}}
         else:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from entity_gym.bridges.remote import ProgramError, program_worlds
+from entity_gym.bridges.remote import ProgramError, ProgramWorlds
 from tests.entity_gym.bridges.remote.counting import both_add, counters, counting, pool
 
 
@@ -38,7 +38,7 @@ def test_a_program_that_is_not_there_is_named() -> None:
     with pytest.raises(
         ProgramError, match="program `nodee world.mjs` cannot be started: .*No such file or directory.*'nodee' must be"
     ):
-        program_worlds(command=["nodee", "world.mjs"]).as_environment()
+        ProgramWorlds(command=["nodee", "world.mjs"]).as_environment()
 
 
 @pytest.mark.parametrize(
@@ -49,12 +49,11 @@ def test_a_program_that_is_not_there_is_named() -> None:
         ({"command": "node world.mjs"}, r"must be a list of words, such as \[node,world.mjs\]"),
         ({"command": ["node"], "answer_seconds": 0}, "answer_seconds is 0; it must be a number of seconds above 0"),
         ({"listen": "127.0.0.1:70000"}, "a port from 1 to 65535"),
-        ({"comand": ["node"]}, "a program has no part 'comand'; .* did you mean 'command'"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(settings: dict[str, Any], why: str) -> None:
     with pytest.raises(ValueError, match=why):
-        program_worlds(**settings)
+        ProgramWorlds(**settings)
 
 
 def test_what_makes_the_worlds_and_its_errors_can_travel_to_worker_processes_and_back() -> None:

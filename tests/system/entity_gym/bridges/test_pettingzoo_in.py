@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("gymnasium")
 
 
-from entity_gym import CategoricalAction, CategoricalActionSpace  # noqa: E402
+from entity_gym import CategoricalAction  # noqa: E402
 from entity_gym.actions.choices import random_actions  # noqa: E402
 from entity_gym.batch.vec_obs import VecAction, VecObs  # noqa: E402
 from entity_gym.bridges.pettingzoo.incoming import (  # noqa: E402
@@ -18,8 +18,6 @@ from entity_gym.bridges.pettingzoo.incoming import (  # noqa: E402
     from_pettingzoo,
     pettingzoo_worlds,
 )
-from entity_gym.pools.players import Seating, players_of  # noqa: E402
-from entity_gym.pools.pool import ListEnv  # noqa: E402
 from entity_gym.pools.vec_env import VecEnv  # noqa: E402
 from tests.entity_gym.bridges.herds import Herd  # noqa: E402
 
@@ -62,15 +60,6 @@ def test_environments_of_pettingzoo_play_through(env_id: str) -> None:
         obs = pool.act(at_random(pool, obs, rng))
         ends += int(obs.done.sum())
     assert ends >= 4
-    pool.close()
-
-
-@pytest.mark.parametrize("env_id", ["tictactoe_v3", "pettingzoo:classic/tictactoe-v3"])
-def test_an_id_is_found_however_it_is_written(env_id: str) -> None:
-    pytest.importorskip("pettingzoo")
-    pytest.importorskip("pygame")
-    pool = from_pettingzoo(env_id)
-    assert pool.action_space() == {"player.action": CategoricalActionSpace([str(i) for i in range(9)])}
     pool.close()
 
 
@@ -125,16 +114,3 @@ def test_an_aec_environment_whose_agents_can_act_together_is_made_parallel() -> 
     pytest.importorskip("pygame")
     env = pettingzoo_worlds("pettingzoo.classic.rps_v2:env").as_environment()
     assert len(env.reset().actions["player.action"].actor_ids) == 2  # type: ignore[arg-type]
-
-
-def test_a_frame_of_connect_four_with_its_view_is_what_both_players_see() -> None:
-    pytest.importorskip("pettingzoo")
-    pytest.importorskip("pygame")
-    factory = pettingzoo_worlds("connect_four_v3", view="connect_four")
-    mapping = players_of(factory)
-    assert mapping is not None and mapping.num_players == 2
-    pool = ListEnv(factory, 1)
-    seating = Seating(pool.reset(), mapping)
-    seen = [seating.show(seating.part(player)).features["Player"].values.tolist() for player in (0, 1)]
-    assert seen == [[[1, 0], [0, 1]], [[1, 1], [0, 0]]]  # turn, side
-    pool.close()

@@ -17,7 +17,7 @@ gymnasium = pytest.importorskip("gymnasium")
 from entity_gym.actions.choices import random_actions  # noqa: E402
 from entity_gym.batch.vec_obs import VecObs  # noqa: E402
 from entity_gym.bridges import from_gymnasium, from_pettingzoo  # noqa: E402
-from entity_gym.bridges.views import included_views  # noqa: E402
+from entity_gym.bridges.views.view import included_views  # noqa: E402
 from entity_gym.pools.vec_env import VecEnv  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # of these packages
