@@ -138,10 +138,10 @@ def hold_out(frames: RecordedFrames, share: float, seed: int) -> tuple[RecordedF
 
 
 def make_samples(learner: Learner, learned: RecordedFrames, held_out: RecordedFrames) -> tuple[Samples, Samples]:
-    """Initialise the input statistics, and the reward or return scale of `ppo.normalize`, from the training frames.
+    """Initialise the input statistics, and the return scale of `ppo.normalize`, from the training frames.
 
     Returns:
-        The training and the held-out samples on the learner's device; returns are in the unit of values, NaN where unknown.
+        The training and the held-out samples on the learner's device; returns are NaN where unknown.
     """
     gamma = learner.ppo.schedules["gamma"](0.0)
     learner.measure(learned.to(learner.device).obs)
@@ -149,19 +149,13 @@ def make_samples(learner: Learner, learned: RecordedFrames, held_out: RecordedFr
     known = returns[~returns.isnan()]
     if learner.return_scale and len(known):
         learner.return_scale(known, learner.model.value_head)
-    if learner.reward_scale:
-        order = torch.argsort(learned.step, stable=True)
-        order = order[torch.argsort(learned.episode[order], stable=True)]
-        is_last = torch.cat([learned.episode[order].diff() != 0, torch.ones(1, dtype=torch.bool)])
-        learner.reward_scale.measure(learned.rewards[order].unsqueeze(1), is_last.unsqueeze(1), gamma)
     return samples_of(learned, returns, learner), samples_of(held_out, held_out.returns(gamma), learner)
 
 
 def samples_of(frames: RecordedFrames, returns: Tensor, learner: Learner) -> Samples:
-    """Samples on the learner's device, with returns in the unit of values."""
+    """Samples on the learner's device."""
     columns = {field.name: getattr(frames, field.name) for field in fields(Frames)}
-    samples = Samples(**columns, advantages=torch.zeros_like(returns), returns=returns / learner.value_unit)
-    return samples.to(learner.device)
+    return Samples(**columns, advantages=torch.zeros_like(returns), returns=returns).to(learner.device)
 
 
 # --- The loss

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal
+from typing import Any, Literal
 
 from enn_ppo.settings.schema import plain
-from rogue_net.checks import NonNegativeInt, PositiveInt, Range, check_fields
+from rogue_net.checks import NonNegativeInt, PositiveInt, check_fields
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -102,19 +102,10 @@ class WatchConfig(PlayConfig):
     """File (`.html`) for the replay; null: `replays/watched_<12 digits>.html` in the run directory."""
     open: bool = True
     """Whether to open the page in the browser, where there is a display or the variable BROWSER names one."""
-    live: bool = False
-    """Whether to serve the page on 127.0.0.1 and follow a running training: episodes of its newest checkpoint appear by
-    themselves. `--live` sets it, too."""
-    port: Annotated[int, Range(0, 65_535)] = 0
-    """TCP port of the page with `live`; 0: any free one."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_file("output", self.output, ".html")
-        if self.live and self.output is not None:
-            raise ValueError(f"live=true serves its pages and writes none: leave out output={self.output}")
-        if self.port and not self.live:
-            raise ValueError(f"port={self.port} is for live=true")
 
 
 def _check_file(setting: str, file: str | None, ending: str) -> None:

@@ -82,7 +82,7 @@ def serve(game: Game, server: PageServer, is_opened: bool) -> NoReturn:
         return answer.result()
 
     def page(_: Any) -> str:
-        return page_html(game.replay, "play", server.token)
+        return page_html(game.replay, server.token)
 
     moves: dict[str, Callable[[Any], Any]]
     moves = {"/act": game.act, "/next": game.begin_episode, "/undo": game.undo, "/restart": game.restart}

@@ -12,7 +12,7 @@ import re
 import zlib
 from collections.abc import Mapping
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any
 
 from entity_gym.untrusted import parse_json
 
@@ -23,18 +23,13 @@ _DATA = re.compile(r'<script type="application/gzip" id="replay">(.*?)</script>'
 #: The scripts of the page, in the order in which they are joined.
 SCRIPTS = ("data.js", "world.js", "cards.js", "charts.js", "panel.js", "player.js", "served.js", "main.js")
 
-#: A file that shows a replay, a page that follows a training, or one in which a person plays.
-Mode = Literal["file", "live", "play"]
 
-
-def page_html(replay: Mapping[str, Any], mode: Mode = "file", token: str = "") -> str:
+def page_html(replay: Mapping[str, Any], token: str = "") -> str:
     """Return a self-contained HTML page that shows `replay`.
 
     Args:
         replay: in the format of docs/replays.md. Numbers that are not finite become null.
-        mode: "file" needs no server; "live" and "play" are pages of a `PageServer`. A live page asks it for `replays.json` every
-            2 seconds, and loads the newest replay that it names.
-        token: of the server, for the mode "play".
+        token: of the `PageServer` with which a person plays on this page; empty: the page needs no server.
     """
     style, script = _part("replay.css"), "\n".join(map(_part, SCRIPTS))
     policy = [
@@ -44,12 +39,12 @@ def page_html(replay: Mapping[str, Any], mode: Mode = "file", token: str = "") -
         "img-src data:",
         "base-uri 'none'",
         "form-action 'none'",
-        *(["connect-src 'self'"] if mode != "file" else []),
+        *(["connect-src 'self'"] if token else []),
     ]
     parts = {
         "policy": "; ".join(policy),
         "title": html.escape(str(replay.get("title", "Replay"))),
-        "mode": mode,
+        "mode": "play" if token else "file",
         "token": html.escape(token),
         "data": base64.b64encode(gzip.compress(to_json(replay).encode(), mtime=0)).decode(),
         "style": style,

@@ -1,25 +1,21 @@
-"""Test for leaks: a long run with recording and evaluation, whose memory, file descriptors and threads are sampled.
+"""Test for leaks: a long run with evaluation, whose memory, file descriptors and threads are sampled.
 
 python -m tests.nightly.soak --minutes 30
 python -m tests.nightly.soak --minutes 30 --self-play                 # against its own past, which also evaluates it
 
-Evaluations write replays, which `enn_ppo.watch --live` follows, and this script reads its page as a browser does.
-
-Exits with code 1 if at the end the training process, its evaluation process or the one that watches has over 3 % more memory than
-at minute 3, or another number of file descriptors or threads. Memory is the resident set size (RSS), including libraries. All
-are medians over a minute, half a minute before the end. Entities of a frame are told beside it: where a policy that has learned
-meets more of them, as in MultiSnake, whose snakes grow, its rollouts need more memory.
+Evaluations write replays. Exits with code 1 if at the end the training process or its evaluation process has over 3 % more
+memory than at minute 3, or another number of file descriptors or threads. Memory is the resident set size (RSS), including
+libraries. All are medians over a minute, half a minute before the end. Entities of a frame are told beside it: where a policy
+that has learned meets more of them, as in MultiSnake, whose snakes grow, its rollouts need more memory.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 import tempfile
 import time
-import urllib.request
 from argparse import ArgumentParser
 from pathlib import Path
 from statistics import fmean
@@ -37,7 +33,7 @@ POOL = ("self_play.pool_size=4", "self_play.snapshot_interval=10000")
 SELF_PLAY = ("self_play.enabled=true", "eval.opponent=past", *POOL)
 
 
-WHO, WHAT = ("training", "evaluation", "watching"), ("mib", "files", "threads")
+WHO, WHAT = ("training", "evaluation"), ("mib", "files", "threads")
 
 
 class Look(NamedTuple):
@@ -57,14 +53,13 @@ def main() -> int:
             *(sys.executable, "-m", "enn_ppo.train", f"env={env}", f"run_dir={run_dir}", *others),
             *("total_timesteps=1000000000", f"max_train_seconds={given.minutes * 60}", "optim.lr=0.002"),
             *(
-                f"record={folder}/samples.rec",
                 "eval.interval=100000",
                 "eval.episodes=100",
                 "eval.replay=2",
                 *given.settings,
             ),
         ]
-        looks = watch(command, run_dir, given.every)
+        looks = watch(command, given.every)
         sizes = [
             (row["seconds"], row["entities"]) for row in read_metrics(run_dir / "metrics.jsonl") if "entities" in row
         ]
@@ -82,65 +77,26 @@ def main() -> int:
     return 0 if good else 1
 
 
-def watch(command: list[str], run_dir: Path, every: float) -> list[Look]:
-    """Run the command, follow its run, and sample the memory of both until the command ends."""
+def watch(command: list[str], every: float) -> list[Look]:
+    """Run the command, and sample its memory until it ends."""
     started = time.monotonic()
-    process, follower = psutil.Popen(command, stdout=subprocess.DEVNULL), None
+    process = psutil.Popen(command, stdout=subprocess.DEVNULL)
     looks: list[Look] = []
-    pages = 0
-    try:
-        while process.poll() is None:
-            time.sleep(every)
-            if follower is None and (run_dir / "config.yaml").exists():
-                follower = _Follower(run_dir)
-            pages += follower.read() if follower else 0
-            try:
-                mine, *children = (_sizes(each) for each in (process, *process.children(recursive=True)))
-            except psutil.NoSuchProcess:
-                break
-            mib, files, threads = (sum(sizes) for sizes in zip((0, 0, 0), *children, strict=True))
-            follows = _sizes(follower.process) if follower else (0.0, 0, 0)
-            sizes = dict(zip(WHO, (mine, (mib, files, threads), follows), strict=True))
-            looks.append(Look(time.monotonic() - started, sizes))
-            if int(looks[-1].seconds / 60) != int((looks[-1].seconds - every) / 60):
-                memory = "  ".join(f"{size:8.1f}" for size, *_ in sizes.values())
-                print(f"{looks[-1].seconds:6.0f} s  {memory} MiB  {pages} replays", flush=True)
-    finally:
-        if follower:
-            follower.process.kill()
-            follower.process.wait()
+    while process.poll() is None:
+        time.sleep(every)
+        try:
+            mine, *children = (_sizes(each) for each in (process, *process.children(recursive=True)))
+        except psutil.NoSuchProcess:
+            break
+        mib, files, threads = (sum(sizes) for sizes in zip((0, 0, 0), *children, strict=True))
+        sizes = dict(zip(WHO, (mine, (mib, files, threads)), strict=True))
+        looks.append(Look(time.monotonic() - started, sizes))
+        if int(looks[-1].seconds / 60) != int((looks[-1].seconds - every) / 60):
+            memory = "  ".join(f"{size:8.1f}" for size, *_ in sizes.values())
+            print(f"{looks[-1].seconds:6.0f} s  {memory} MiB", flush=True)
     if process.wait() != 0:
         raise SystemExit(f"the run ended with exit code {process.returncode}")
     return looks
-
-
-class _Follower:
-    """`enn_ppo.watch --live`, whose page is read as a browser reads it."""
-
-    def __init__(self, run_dir: Path) -> None:
-        self._said = run_dir.with_name("watch.log")
-        command = [sys.executable, "-m", "enn_ppo.watch", str(run_dir), "--live", "open=false"]
-        with self._said.open("w") as output:
-            self.process = psutil.Popen(command, stdout=output, stderr=subprocess.STDOUT)
-        self._newest: str | None = None
-
-    def read(self) -> int:
-        """Read the newest replay. Returns how many new ones there were, 0 or 1."""
-        if self.process.poll() is not None:
-            raise SystemExit(f"watching has ended: {self._said.read_text()}")
-        found = re.search(r"http://127\.0\.0\.1:\d+/", self._said.read_text())
-        if found is None:
-            return 0
-        listing = json.loads(_get(f"{found[0]}replays.json"))
-        if listing["newest"] == self._newest:
-            return 0
-        self._newest = listing["newest"]
-        return bool(json.loads(_get(f"{found[0]}{self._newest}.json"))["episodes"])
-
-
-def _get(url: str) -> bytes:
-    with urllib.request.urlopen(url, timeout=60) as answer:
-        return bytes(answer.read())
 
 
 def _sizes(process: psutil.Process) -> tuple[float, int, int]:

@@ -62,10 +62,10 @@ function show(replay) {
   document.title = short(replay.title ?? 'Replay', 200);
   byId('title').replaceChildren(nameElement(replay.title ?? 'Replay'));
   byId('settings').replaceChildren(nameElement(describeSettings(replay)));
-  byId('page').hidden = isEmpty && state.mode !== 'live';
+  byId('page').hidden = isEmpty;
   byId('page').classList.toggle('empty', isEmpty);
   byId('message').hidden = !isEmpty;
-  setText(byId('message'), state.mode === 'live' ? 'Waiting for the first evaluation…' : 'This replay has no episodes.');
+  setText(byId('message'), 'This replay has no episodes.');
   if (isEmpty) return;
   listEpisodes();
   listPlayers();
@@ -218,6 +218,5 @@ readReplay(byId('replay'))
   .then((replay) => {
     show(replay);
     if (replay.episodes.length) followLink();
-    if (state.mode === 'live') follow();
   })
   .catch(fail);

@@ -1,40 +1,4 @@
-// ---- Served pages: one follows a training, the other is a game.
-
-const POLL = 2000; // milliseconds
-
-// ---- Following a training
-
-let newest = null; // name of the replay that is shown or offered
-
-async function follow() {
-  byId('live').hidden = false;
-  for (;;) {
-    if (newest === null || byId('follow').checked) await loadNewest();
-    await new Promise((resolve) => setTimeout(resolve, POLL));
-  }
-}
-
-async function loadNewest() {
-  try {
-    const found = await getJson('replays.json');
-    if (!found.newest || found.newest === newest) return;
-    const replay = checkReplay(await getJson(`${encodeURIComponent(found.newest)}.json`));
-    newest = found.newest;
-    show(replay);
-    setText(byId('live-text'), `Evaluation at step ${found.step.toLocaleString('en')}.`);
-  } catch (error) {
-    const what = error instanceof Damaged ? error.message : 'The command that serves this page does not answer: it may have ended.';
-    setText(byId('live-text'), what);
-  }
-}
-
-async function getJson(path) {
-  const response = await fetch(path, { cache: 'no-store' });
-  if (!response.ok) throw new Error(`status ${response.status}`);
-  return response.json();
-}
-
-// ---- A game. `draft` holds the choices of the coming step: a column for each actor, or a list of numbers.
+// ---- A served page: a game. `draft` holds the choices of the coming step: a column for each actor, or a list of numbers.
 
 const draft = new Map();
 let notice = ''; // the answer of the server to the last request, if it was refused

@@ -250,9 +250,6 @@ def test_the_command_waits_until_the_browser_has_the_page(
         ([], "run has no value"),
         (["nowhere"], "no checkpoint nowhere"),
         (["{run}", "episode=3"], "did you mean 'episodes'?"),
-        (["{run}", "port=8000"], "port=8000 is for live=true"),
-        (["{run}", "--live", "output=a.html"], "writes none"),
-        (["nowhere", "--live"], "holds no run that could be followed"),
         (["{run}", "--multirun"], "--multirun is for"),
     ],
 )

@@ -4,7 +4,6 @@ import base64
 import html
 import json
 import re
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,9 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym.replay.build import build_replay
-from entity_gym.replay.page import page_html, read_page, to_json
-from entity_gym.replay.server import PageServer
+from entity_gym.replay.page import page_html, read_page
 from tests import replays
 from tests.chromium import CHROMIUM, NO_CHROMIUM, Browser, Page, click_entity, settle, texts
 
@@ -473,37 +470,3 @@ def test_damage_is_a_sentence(show: Show, damaged: Callable[[], str], sentence: 
     page = show(damaged(), ready=f"!['', 'Reading the replay…'].includes({MESSAGE})")
     assert sentence in page.evaluate(MESSAGE)
     assert page.evaluate("document.getElementById('page').hidden")
-
-
-# --- Following a training
-
-
-def test_a_live_page_shows_each_new_replay_by_itself(browser: Browser) -> None:
-    newest: dict[str, Any] = {"newest": None}
-    pages: dict[str, Callable[[], str]] = {"/replays.json": lambda: json.dumps(newest)}
-    with PageServer(pages) as server:
-        pages["/"] = lambda: page_html(build_replay(title="Training of World"), "live", server.token)
-        page = browser.open(server.url)
-        page.wait_for(f"{MESSAGE} == 'Waiting for the first evaluation…'")
-        assert page.evaluate("document.title") == "Training of World"
-        for step, replay in ((1000, replays.grid()), (2000, replays.plane())):
-            pages[f"/step-{step}.json"] = lambda replay=replay: to_json(replay)  # type: ignore[misc]
-            newest.update(newest=f"step-{step}", step=step)
-            before = time.monotonic()
-            page.wait_for(f"document.getElementById('live-text').textContent == 'Evaluation at step {step:,}.'", 20)
-            assert time.monotonic() - before < 5
-            settle(page)
-            assert page.evaluate(MESSAGE) == ""
-            assert page.evaluate("replay.state.replay.episodes.length") == len(replay["episodes"])
-        assert page.errors == []
-        page.click_on("#follow")
-        newest.update(newest="step-3000", step=3000)
-        time.sleep(2.5)
-        assert texts(page, "#live-text") == ["Evaluation at step 2,000."]
-        page.click_on("#follow")
-        page.wait_for(
-            "document.getElementById('live-text').textContent.startsWith('The command that serves this page does not answer')",
-            20,
-        )
-    assert page.evaluate("replay.state.replay.episodes.length") == 1  # what was shown is still there
-    page.close()
