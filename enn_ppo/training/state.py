@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from enn_ppo.checkpoints import Checkpoint, Retention, check_finite, save_checkpoint, step_file
+from enn_ppo.checkpoints import Checkpoint, check_finite, save_checkpoint, step_file
 from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.settings.config import EnvConfig, TrainConfig
 from enn_ppo.settings.learning import PPOSettings
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from enn_ppo.training.on_ray.learners import RemoteLearner
 
 RECENT_EPISODES = 100
-KEEP_BEST = 1  # checkpoints by score, in addition to the last
 
 
 class TrainState:
@@ -212,8 +211,7 @@ class TrainState:
                 trainer=trainer,
                 score=(scores or {}).get(name),
             )
-            retention = Retention(self.config.keep_last, KEEP_BEST, evaluations)
-            return save_checkpoint(checkpoint, retention)
+            return save_checkpoint(checkpoint, self.config.keep_last, evaluations)
 
         saved = self.ranks.lead(lambda: {name: write(name, learner) for name, learner in states.items()})
         if self.self_play:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from enn_ppo.checkpoints import CheckpointError, Retention, load_checkpoint, resolve_checkpoint
+from enn_ppo.checkpoints import CheckpointError, load_checkpoint, resolve_checkpoint
 from tests.enn_ppo.forged import save
 
 
@@ -17,7 +17,7 @@ def names(directory: Path) -> list[str]:
 
 
 def marked(directory: Path, step: int, mark: float, keep: int = 9) -> Path:
-    return save(directory, step, Retention(keep_last=keep), policy={"w": torch.tensor([mark])})
+    return save(directory, step, keep, policy={"w": torch.tensor([mark])})
 
 
 def mark_of(path: Path) -> float:
@@ -26,9 +26,9 @@ def mark_of(path: Path) -> float:
 
 def test_the_last_stay_and_after_resuming_from_an_earlier_one_the_abandoned_later_ones_go_first(tmp_path: Path) -> None:
     for step in (100, 200, 300, 400):
-        save(tmp_path, step, Retention(keep_last=3))
+        save(tmp_path, step, keep_last=3)
     assert names(tmp_path) == [f"step_000000000{step}.safetensors" for step in (200, 300, 400)]
-    save(tmp_path, 250, Retention(keep_last=2))
+    save(tmp_path, 250, keep_last=2)
     assert names(tmp_path) == ["step_000000000200.safetensors", "step_000000000250.safetensors"]
     assert load_checkpoint(tmp_path).step == 250
 

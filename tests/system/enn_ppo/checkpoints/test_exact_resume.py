@@ -37,7 +37,7 @@ from enn_ppo import (
     TrainEvalConfig,
     train,
 )
-from enn_ppo.checkpoints import Checkpoint, Retention, load_checkpoint, record_score, save_checkpoint, step_file
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint, record_score, save_checkpoint, step_file
 from enn_ppo.eval.evaluator import Evaluator
 from enn_ppo.training.callbacks import Update
 from tests.enn_ppo.evaluation_worlds import InLine
@@ -247,9 +247,9 @@ class Killer(Callback):
     def install(self, patch: pytest.MonkeyPatch) -> None:
         """For the moments that no callback is told of."""
 
-        def save(checkpoint: Checkpoint, retention: Retention) -> Path:
+        def save(checkpoint: Checkpoint, *kept: Any) -> Path:
             self.comes("saving", checkpoint.step)
-            return save_checkpoint(checkpoint, retention)
+            return save_checkpoint(checkpoint, *kept)
 
         def score(directory: Path, step: int, value: float) -> None:
             record_score(directory, step, value)
