@@ -92,20 +92,15 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
             f"cloning {len(frames):,} frames of {len(torch.unique(frames.episode)):,} episodes into {run_dir}; "
             f"{len(torch.unique(apart.episode)):,} episodes are held out"
         )
-        losses = [math.inf]  # held-out, after each pass
         with finish_on_interrupt(_say) as interrupted:
             for row in learn(learner.model, learned, held_out, config):
                 _log(run_dir / ROWS, row)
-                losses.append(row.get("holdout_loss") or 0.0)
                 if interrupted():
                     break
             saved = state.save(run_dir)
             if how := interrupted():
                 passes = f"{how} after pass {row['epoch']} of {config.clone.epochs}"
                 raise Interrupted(f"{passes}; saved {saved}", EXIT_CODES[how])
-        best = min(losses[:-1])
-        if losses[-1] < best - 1e-3 * abs(best):
-            _say("the held-out loss still fell in the last pass: more passes (clone.epochs) may make a better clone")
         _say(
             f"done: {run_dir}; to go on from it without forgetting: python -m enn_ppo.train resume={run_dir} "
             f"ppo.teacher={run_dir}"

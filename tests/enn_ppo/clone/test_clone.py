@@ -163,16 +163,6 @@ def test_the_same_seed_gives_the_same_clone(lessons: Path, tmp_path: Path) -> No
     assert not torch.equal(one.policy.value_head.project.weight, other.policy.value_head.project.weight)
 
 
-@pytest.mark.parametrize(("lr", "falls"), [(0.01, True), (0.0, False)])
-def test_a_held_out_loss_that_falls_to_the_end_is_said(
-    lr: float, falls: bool, lessons: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    clone(clone_config(tmp_path / "run", lessons, epochs=2, lr=lr), env=Copycat)
-    assert (
-        "the held-out loss still fell in the last pass: more passes (clone.epochs)" in capsys.readouterr().out
-    ) == falls
-
-
 @pytest.mark.parametrize(("share", "number"), [(0.001, 1), (0.25, 10), (0.999, 39), (0, 0)])
 def test_whole_episodes_are_held_out(share: float, number: int, tmp_path: Path) -> None:
     moments = [Moment([1], actors=1), Moment([2], actors=1), Moment([3], actors=1, end="terminated")]
