@@ -1,4 +1,4 @@
-"""Five commands in processes of their own: training, evaluation, jobs, Ctrl-C, wandb."""
+"""Commands in processes of their own: training, evaluation, jobs, Ctrl-C, help."""
 
 from __future__ import annotations
 
@@ -132,17 +132,6 @@ def test_ctrl_c_finishes_the_update_saves_says_where_and_exits_with_130_and_the_
     monkeypatch.chdir(tmp_path)
     assert run_train(train, ["resume=out/a", f"total_timesteps={step + 32}"]) == 0
     assert rows_without_times(tmp_path / "out/a")[-1]["step"] == step + 32
-
-
-def test_wandb_offline_needs_no_account_and_writes_into_the_run_directory(tmp_path: Path) -> None:
-    pytest.importorskip("wandb")
-    (tmp_path / "home").mkdir()
-    changes = {"HOME": str(tmp_path / "home"), "WANDB_ERROR_REPORTING": "false"}
-    process = run("train", *MINES, *TINY, "run_dir=out/w", "logger.wandb=offline", cwd=tmp_path, **changes)
-    assert process.returncode == 0, process.stderr
-    assert len(list((tmp_path / "out/w").glob("wandb/offline-run-*/*.wandb"))) == 1
-    assert len(rows_without_times(tmp_path / "out/w")) == 2
-    assert {path.name for path in tmp_path.iterdir()} == {"home", "out"}
 
 
 def test_a_page_of_help_whose_reader_ends_early_ends_without_a_word(place: Path) -> None:
