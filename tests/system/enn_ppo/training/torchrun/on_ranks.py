@@ -32,7 +32,7 @@ GRADIENTS: dict[str, dict[str, Any]] = {
     "per actor": {},
     "joint by frame": {"ppo": PPOConfig(ratio="joint", weighting="frame", clip_value=True)},
     "returns": {"ppo": PPOConfig(normalize="returns", gamma=0.9)},
-    "rewards": {"ppo": PPOConfig(normalize="rewards", normalize_advantages=False)},
+    "advantages": {"ppo": PPOConfig(normalize_advantages=False)},
     "value net": {"value_net": RogueNetConfig(d_model=8, n_layer=1, n_head=1)},
     "micro-batches": {"optim": replace(ALL, micro_batch_size=70)},
 }
