@@ -17,7 +17,7 @@ from enn_ppo import (
     PPOConfig,
     train,
 )
-from enn_ppo.checkpoints import load_checkpoint, load_common
+from enn_ppo.checkpoints import load_common
 from enn_ppo.eval.evaluate import evaluate
 from enn_ppo.settings.config import DistributedConfig, TrainEvalConfig
 from enn_ppo.settings.evaluation import EvalConfig
