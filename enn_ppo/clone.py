@@ -92,20 +92,15 @@ def clone(config: CloneConfig, env: EnvFactory | None = None) -> CloneResult:
             f"cloning {len(frames):,} frames of {len(torch.unique(frames.episode)):,} episodes into {run_dir}; "
             f"{len(torch.unique(apart.episode)):,} episodes are held out"
         )
-        losses = [math.inf]  # held-out, after each pass
         with finish_on_interrupt(_say) as interrupted:
             for row in learn(learner.model, learned, held_out, config):
                 _log(run_dir / ROWS, row)
-                losses.append(row.get("holdout_loss") or 0.0)
                 if interrupted():
                     break
             saved = state.save(run_dir)
             if how := interrupted():
                 passes = f"{how} after pass {row['epoch']} of {config.clone.epochs}"
                 raise Interrupted(f"{passes}; saved {saved}", EXIT_CODES[how])
-        best = min(losses[:-1])
-        if losses[-1] < best - 1e-3 * abs(best):
-            _say("the held-out loss still fell in the last pass: more passes (clone.epochs) may make a better clone")
         _say(
             f"done: {run_dir}; to go on from it without forgetting: python -m enn_ppo.train resume={run_dir} "
             f"ppo.teacher={run_dir}"
@@ -138,10 +133,10 @@ def hold_out(frames: RecordedFrames, share: float, seed: int) -> tuple[RecordedF
 
 
 def make_samples(learner: Learner, learned: RecordedFrames, held_out: RecordedFrames) -> tuple[Samples, Samples]:
-    """Initialise the input statistics, and the reward or return scale of `ppo.normalize`, from the training frames.
+    """Initialise the input statistics, and the return scale of `ppo.normalize`, from the training frames.
 
     Returns:
-        The training and the held-out samples on the learner's device; returns are in the unit of values, NaN where unknown.
+        The training and the held-out samples on the learner's device; returns are NaN where unknown.
     """
     gamma = learner.ppo.schedules["gamma"](0.0)
     learner.measure(learned.to(learner.device).obs)
@@ -149,19 +144,13 @@ def make_samples(learner: Learner, learned: RecordedFrames, held_out: RecordedFr
     known = returns[~returns.isnan()]
     if learner.return_scale and len(known):
         learner.return_scale(known, learner.model.value_head)
-    if learner.reward_scale:
-        order = torch.argsort(learned.step, stable=True)
-        order = order[torch.argsort(learned.episode[order], stable=True)]
-        is_last = torch.cat([learned.episode[order].diff() != 0, torch.ones(1, dtype=torch.bool)])
-        learner.reward_scale.measure(learned.rewards[order].unsqueeze(1), is_last.unsqueeze(1), gamma)
     return samples_of(learned, returns, learner), samples_of(held_out, held_out.returns(gamma), learner)
 
 
 def samples_of(frames: RecordedFrames, returns: Tensor, learner: Learner) -> Samples:
-    """Samples on the learner's device, with returns in the unit of values."""
+    """Samples on the learner's device."""
     columns = {field.name: getattr(frames, field.name) for field in fields(Frames)}
-    samples = Samples(**columns, advantages=torch.zeros_like(returns), returns=returns / learner.value_unit)
-    return samples.to(learner.device)
+    return Samples(**columns, advantages=torch.zeros_like(returns), returns=returns).to(learner.device)
 
 
 # --- The loss

@@ -86,7 +86,6 @@ def train(
                 started = time.perf_counter()
                 scheduled = state.begin_update()
                 rollouts = state.sampler.collect(state.step, steps, state.env_info, run.watch(steps))
-                state.record(rollouts)
                 learned = state.learn(rollouts, scheduled)
                 run.report(learned, scheduled, seconds=time.perf_counter() - started)
                 run.save_if_due()

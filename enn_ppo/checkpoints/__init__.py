@@ -11,7 +11,6 @@ whole checkpoints only. Only one process may save to a folder. Every file that i
 """
 
 from enn_ppo.checkpoints.folder import (
-    Retention,
     load_checkpoint,
     load_common,
     record_score,
@@ -27,7 +26,6 @@ from enn_ppo.checkpoints.policy_file import Checkpoint, CheckpointError, check_f
 __all__ = [
     "Checkpoint",
     "CheckpointError",
-    "Retention",
     "check_finite",
     "load_checkpoint",
     "load_common",

@@ -6,7 +6,7 @@ import os
 import re
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from enn_ppo.checkpoints.policy_file import (
@@ -28,25 +28,19 @@ _SUFFIX = ".safetensors"
 # --- Which are kept
 
 
-@dataclass(frozen=True)
-class Retention:
-    """Rules for keeping checkpoints; a checkpoint is kept if any rule holds."""
+def to_remove(
+    scores: Mapping[int, float | None], now: int, keep_last: int, protected: Collection[int] = ()
+) -> set[int]:
+    """The steps of the checkpoints to remove: all but the `keep_last` newest, the best, and the protected ones.
 
-    keep_last: int  # newest
-    keep_best: int = 0  # by score
-    protected: Collection[int] = ()  # steps of checkpoints that are being evaluated
+    Removing after every save leaves the same checkpoints as removing once at the end, unless scores change.
 
-    def to_remove(self, scores: Mapping[int, float | None], now: int) -> set[int]:
-        """The steps of the checkpoints to remove.
-
-        Removing after every save leaves the same checkpoints as removing once at the end, unless scores change.
-
-        `scores` maps the step of every checkpoint to its score, None where it is unknown. The last save, of step `now`, is kept;
-        later checkpoints were abandoned when the run was resumed from an earlier one, and are removed.
-        """
-        ours = sorted((step for step in scores if step <= now), reverse=True)
-        best = best_of({step: scores[step] for step in ours})
-        return scores.keys() - {*ours[: self.keep_last], *best[: self.keep_best], *self.protected, now}
+    `scores` maps the step of every checkpoint to its score, None where it is unknown. The last save, of step `now`, is kept;
+    later checkpoints were abandoned when the run was resumed from an earlier one, and are removed.
+    """
+    ours = sorted((step for step in scores if step <= now), reverse=True)
+    best = best_of({step: scores[step] for step in ours})
+    return scores.keys() - {*ours[:keep_last], *best[:1], *protected, now}
 
 
 def best_of(scores: Mapping[int, float | None]) -> list[int]:
@@ -58,11 +52,10 @@ def best_of(scores: Mapping[int, float | None]) -> list[int]:
 # --- Saving
 
 
-def save_checkpoint(checkpoint: Checkpoint, retention: Retention) -> Path:
-    """Write a signed checkpoint to its path, a `step_file`, and remove the checkpoints beside it that `retention` does not keep.
+def save_checkpoint(checkpoint: Checkpoint, keep_last: int, protected: Collection[int] = ()) -> Path:
+    """Write a signed checkpoint to its path, a `step_file`, and remove those beside it that are not kept; see `to_remove`.
 
-    Saving an existing step replaces it. Checkpoints of later steps are removed as well: they were abandoned when the run was
-    resumed from an earlier one.
+    Saving an existing step replaces it. `protected` are steps of checkpoints that are being evaluated.
 
     Returns:
         The file.
@@ -81,7 +74,7 @@ def save_checkpoint(checkpoint: Checkpoint, retention: Retention) -> Path:
                 leftover.unlink()
         replace_file(file, data)
         flush_folder(file.parent)
-        removed = retention.to_remove(_scores(file.parent), step)
+        removed = to_remove(_scores(file.parent), step, keep_last, protected)
         for other in sorted(removed, key=lambda other: (other <= step, other)):  # abandoned ones, then the oldest
             step_file(file.parent, other).unlink()
     except OSError as error:

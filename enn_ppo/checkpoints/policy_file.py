@@ -25,7 +25,7 @@ from enn_ppo.checkpoints.trust import is_signature, signature_of
 from entity_gym.untrusted import JSON_BYTES, open_regular, parse_json, read_regular
 from rogue_net.finite import NotFinite
 
-FORMAT = 6  # raised when older files can no longer be read
+FORMAT = 7  # raised when older files can no longer be read
 STEP = re.compile(r"step_(\d{12,})")  # a checkpoint's name
 _FILE_BYTES = 2**34
 _CONFIG_BYTES = 2**20
@@ -46,7 +46,6 @@ _ENTRIES: Mapping[str, Callable[[Any], bool]] = {
     "step": lambda value: type(value) is int and 0 <= value < 2**63,
     "config": lambda value: type(value) is dict,
     "spaces": lambda value: type(value) is dict,
-    "value_unit": lambda value: _is_number(value) and value > 0,
     "score": lambda value: value is None or _is_number(value),
 }
 
@@ -64,7 +63,6 @@ class Checkpoint:
     policy: Mapping[str, Tensor]
     config: Mapping[str, Any]  # settings of the run; tuples have become lists, as in every JSON file
     spaces: Mapping[str, Any]  # see `entity_gym.batch.saving.spaces_from_dict`
-    value_unit: float = 1.0  # the reward that equals a value of 1
     value_net: Mapping[str, Tensor] = field(default_factory=dict)  # empty: the policy estimates values
     #: The state of the trainer, empty for a policy alone: nested dicts, lists and tuples of str, bytes, int, float, bool, None,
     #: tensors, NumPy arrays and NumPy scalars. All come back with their type, dtype and shape.

@@ -49,13 +49,13 @@ def code_of_environment(env: Mapping[str, Any]) -> list[str]:
 
 
 def code_of_training(settings: Mapping[str, Any]) -> list[str]:
-    """Settings that name code, clusters and files outside of the run directory."""
-    distributed, record = settings.get("distributed") or {}, settings.get("record")
+    """Settings that name code and clusters."""
+    distributed = settings.get("distributed") or {}
     found = code_of_environment(settings["env"])
     address = distributed.get("address", "local")
     if distributed.get("mode") == "ray" and address.startswith("ray://"):
         found.append(f"distributed.address={address}")
-    return found if record is None else [*found, f"record={record}"]
+    return found
 
 
 def signature_of(hash_: str) -> str:

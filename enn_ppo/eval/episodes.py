@@ -135,7 +135,7 @@ def _act_together(players: Sequence[Policy], cast: Cast, obs: VecObs, replay: Re
 
 
 def _record(recorder: Recorder, obs: VecObs, acted: Acted, outcome: VecObs) -> None:
-    """Record a step, with values in the unit of rewards."""
+    """Record a step."""
     done, truncated = torch.from_numpy(outcome.done), torch.from_numpy(outcome.truncated)
     final_values = torch.zeros(len(obs))
     if truncated.any():

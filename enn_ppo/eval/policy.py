@@ -41,7 +41,6 @@ class Policy:
     greedy: bool = False  # take the most likely action instead of sampling
     temperature: float = 1.0  # see `RogueNet.act`
     critic: FittedNet | None = None  # a separate value network; None: the policy estimates values
-    value_unit: float = 1.0  # the reward that equals a value of 1
     states: PolicyStates = field(default_factory=PolicyStates)
 
     def act(
@@ -80,14 +79,14 @@ class Policy:
         return Acted(self, shown, batch, before, result, buffers)
 
     def values(self, obs: VecObs) -> Tensor:
-        """(B,) values of observations that follow what is remembered, on the CPU, in the unit of rewards."""
+        """(B,) values of observations that follow what is remembered, on the CPU."""
         shown = ObsBatch.from_vec_obs(obs, self.device)
         return self._values(shown, self.states.recall(obs.env_id, obs.elapsed_step == 0))
 
     @torch.no_grad()
     def _values(self, shown: ObsBatch, state: State | None) -> Tensor:
         critic = self.critic or self.fitted
-        return critic.net.value(critic.adapt(shown), None if self.critic else state).cpu() * self.value_unit
+        return critic.net.value(critic.adapt(shown), None if self.critic else state).cpu()
 
     @property
     def device(self) -> torch.device:
@@ -108,9 +107,9 @@ class Acted:
 
     @cached_property
     def values(self) -> Tensor:
-        """(B,) values, on the CPU, in the unit of rewards."""
+        """(B,) values, on the CPU."""
         if self.policy.critic is None:
-            return self.result.values.cpu() * self.policy.value_unit
+            return self.result.values.cpu()
         return self.policy._values(self.shown, None)
 
     def actions(self, k: int, frame: Frame) -> dict[str, Action]:
@@ -164,4 +163,4 @@ def fit(
             raise ValueError(f"the {network} of checkpoint {checkpoint.path} does not fit {env}: {error}") from None
 
     critic = fitted("value_net") if checkpoint.value_net else None
-    return Policy(fitted("policy"), generator, greedy, temperature, critic, checkpoint.value_unit)
+    return Policy(fitted("policy"), generator, greedy, temperature, critic)

@@ -98,8 +98,6 @@ class TrainConfig:
     keep_last: PositiveInt = 3
     """Number of newest checkpoints to keep. The best is kept too, by evaluation reward, or without evaluations by the mean reward
     of the last 100 training episodes."""
-    record: str | None = None
-    """Folder of samples to record while training, for behavioural cloning; null: none."""
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -119,7 +117,7 @@ class TrainConfig:
         policies = {f"policies={self.policies}": self.policies}
         blocks = {f"rollout.block={rollout.block}": rollout.block}
         blocks[f"rollout.pipeline={rollout.pipeline}"] = rollout.pipeline > 1
-        alone = {f"record={self.record}": self.record, "self_play.enabled=true": self.self_play.enabled}
+        alone = {"self_play.enabled=true": self.self_play.enabled}
         for several, others in (
             ({f"distributed={mode}": mode != "none"} | blocks | policies, alone),
             ({"distributed=ddp": mode == "ddp"}, policies),

@@ -74,9 +74,9 @@ class PPOConfig:
     target_kl: PositiveFloat | None = None
     """Early stopping: no further epoch begins once the mean KL divergence over an epoch's minibatches is above this, typically
     0.01 to 0.05. null: all epochs."""
-    normalize: Literal["none", "rewards", "returns"] = "none"
-    """`rewards`: rewards are divided by the running standard deviation of their discounted sum; `returns`: the value head learns
-    returns normalized to mean 0 and standard deviation 1 (PopArt). Checkpoints include the statistics."""
+    normalize: Literal["none", "returns"] = "none"
+    """`returns`: the value head learns returns normalized to mean 0 and standard deviation 1 (PopArt). Checkpoints include the
+    statistics."""
     normalize_advantages: bool = True
     """Whether advantages are normalized to mean 0 and standard deviation 1 within each minibatch."""
     ratio: Ratio = "per_actor"

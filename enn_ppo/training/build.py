@@ -99,7 +99,6 @@ def make_learner(
         action_space,
         terms,
         seed=config.seed,
-        num_envs=config.rollout.num_envs // ranks.size,
         num_players=num_players,
         ranks=ranks,
     )

@@ -64,7 +64,7 @@ _NUMBERS = {
 
 @dataclass(frozen=True, kw_only=True)
 class RecordedFrames(Frames):
-    """B recorded frames, in order within each environment. Values are in the unit of rewards."""
+    """B recorded frames, in order within each environment."""
 
     episode: Tensor  # (B,) int64, a number that no other episode of the recording has
 
@@ -91,49 +91,25 @@ class RecordedFrames(Frames):
 
 
 class Recorder:
-    """Writes frames into a new recording, or goes on with the one of a resumed run.
+    """Writes frames into a new recording.
 
     Each environment's frames must be added in the order in which they were played.
 
     Args:
         path: the folder, which is created.
-        state: the saved `state()` of a resumed run, whose later chunks are deleted. If it belongs to another folder, this one is
-            new.
 
     Raises:
-        ValueError: the folder holds anything, or is not the recording that `state` belongs to; also by the methods where it
-            cannot be written, and keeps all earlier chunks.
+        ValueError: the folder holds anything; also by the methods where it cannot be written, and keeps all earlier chunks.
     """
 
-    def __init__(
-        self,
-        path: Path | str,
-        obs_space: ObsSpace,
-        action_space: Mapping[str, ActionSpace],
-        *,
-        state: Mapping[str, Any] | None = None,
-    ) -> None:
-        self.path, self._given = Path(path), str(path)
-        self._spaces = obs_space, action_space
+    def __init__(self, path: Path, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> None:
+        self.path, self._spaces = path, (obs_space, action_space)
         self._pending: list[Frames] = []
         self.num_chunks = 0
         with self._writing():
             self.path.mkdir(parents=True, exist_ok=True)
-        chunks = _chunks_of(self.path)
-        if state and state["path"] == self._given:
-            self.num_chunks = state["chunks"]
-        elif chunks:
+        if _chunks_of(self.path):
             raise ValueError(f"{path} holds a recording already: remove it, or give another folder (record=...)")
-        if self.num_chunks > len(chunks):
-            raise ValueError(
-                f"recording {path} has {len(chunks)} chunks, and had {self.num_chunks} when the run was saved: it was removed or "
-                "replaced; put it back, or record into another folder (record=...)"
-            )
-        if self.num_chunks:
-            _check_same(_read_chunk(chunks[0])[0], self._spaces, self.path, "what would be recorded now")
-        with self._writing():
-            for chunk in reversed(chunks[self.num_chunks :]):  # the last first, so that a crash leaves no gap
-                chunk.unlink()
 
     def add(self, frames: Frames) -> None:
         """Add frames; they are written once there are `CHUNK_FRAMES`, or by `flush`."""
@@ -150,11 +126,6 @@ class Recorder:
             replace_file(self.path / f"{self.num_chunks:06d}_{zlib.crc32(data):08x}.safetensors", data)
             flush_folder(self.path)
         self.num_chunks += 1
-
-    def state(self) -> dict[str, Any]:
-        """Position in the recording, for a checkpoint. All frames are on the disk when this returns."""
-        self.flush()
-        return {"path": self._given, "chunks": self.num_chunks}
 
     @contextmanager
     def _writing(self) -> Iterator[None]:

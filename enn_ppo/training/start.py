@@ -29,7 +29,6 @@ from enn_ppo.training.environment import BoundEnvironment, bind_environment
 from enn_ppo.training.interrupt import finish_on_interrupt
 from enn_ppo.training.players import cast_of
 from enn_ppo.training.ranks import ALONE, Ranks
-from enn_ppo.training.recording import Recorder
 from enn_ppo.training.run import Run
 from enn_ppo.training.sampling import LocalSampler
 from enn_ppo.training.self_play.pool import SelfPlay
@@ -200,10 +199,6 @@ def _open(
             prepare_run_dir(run_dir, resume=False, overwrite=config.overwrite and not config.resume)
         for name in state.learners:
             prepare_run_dir(run_dir / name, resume=continues, overwrite=config.overwrite)
-        if config.record is not None:
-            spaces = state.sampler.obs_space(), state.sampler.action_space()
-            saved = next(iter(checkpoints.values())).trainer["recorder"] if continues else None
-            state.recorder = Recorder(config.record, *spaces, state=saved)
         live, step = make_live(), state.step if checkpoints else None
         outputs = {}
         for name in state.learners:

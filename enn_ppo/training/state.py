@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from enn_ppo.checkpoints import Checkpoint, Retention, check_finite, save_checkpoint, step_file
+from enn_ppo.checkpoints import Checkpoint, check_finite, save_checkpoint, step_file
 from enn_ppo.checkpoints.policy import saved_config
 from enn_ppo.settings.config import EnvConfig, TrainConfig
 from enn_ppo.settings.learning import PPOSettings
@@ -22,10 +22,8 @@ from enn_ppo.training.learning.learner import (
     LearnerState,
     Settings,
 )
-from enn_ppo.training.learning.return_scale import value_unit
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.ranks import ALONE, Ranks
-from enn_ppo.training.recording import Recorder
 from enn_ppo.training.sampling import LocalSampler
 from enn_ppo.training.self_play.pool import SelfPlay
 from enn_ppo.training.tracking.logger import Row
@@ -40,7 +38,6 @@ if TYPE_CHECKING:
     from enn_ppo.training.on_ray.learners import RemoteLearner
 
 RECENT_EPISODES = 100
-KEEP_BEST = 1  # checkpoints by score, in addition to the last
 
 
 class TrainState:
@@ -78,7 +75,6 @@ class TrainState:
         # steps whose evaluations were unfinished when the restored checkpoint was saved
         self.evaluations: Sequence[int] = ()
         self.env_info: Mapping[str, Sequence[Any]] = {}  # environment parameters drawn for the last update
-        self.recorder: Recorder | None = None
 
     @property
     def learner(self) -> Learner | RemoteLearner:
@@ -120,18 +116,6 @@ class TrainState:
         self._draw_env_info()
         progress = self.progress()
         return Settings(self.step, PPOSettings.at(self.config.ppo, progress), self.config.optim.schedule(progress))
-
-    def record(self, rollouts: Mapping[str, Any]) -> None:
-        """Record the rollouts of an update, if `config.record` is set. Values are recorded in the unit of rewards.
-
-        Raises:
-            ValueError: the recording cannot be written.
-        """
-        if self.recorder:
-            assert isinstance(self.learner, Learner), "only local runs record"
-            frames, unit = rollouts[""].frames, self.learner.value_unit
-            self.recorder.add(replace(frames, values=frames.values * unit, final_values=frames.final_values * unit))
-            self.recorder.flush()
 
     def learn(self, rollouts: Mapping[str, Any], settings: Settings) -> dict[str, Learned]:
         """Update every policy; on Ray all at the same time."""
@@ -213,7 +197,6 @@ class TrainState:
                 "optimizer": learner.optimizer,
                 "collector": environments,
                 "scale": learner.scale,
-                "recorder": self.recorder.state() if self.recorder else None,
                 "recent_rewards": list(self.recent_rewards[name]),
                 "evaluations": list(evaluations),
                 "self_play": self.self_play.state() if self.self_play else None,
@@ -224,13 +207,11 @@ class TrainState:
                 policy=learner.policy,
                 config=to_dict(replace(self.config, run_dir=str(own), resume=None, overwrite=False, trust=False)),
                 spaces=spaces_to_dict(self.sampler.obs_space(), self.sampler.action_space()),
-                value_unit=value_unit(self.config.ppo.normalize, learner.scale),
                 value_net=learner.value_net or {},
                 trainer=trainer,
                 score=(scores or {}).get(name),
             )
-            retention = Retention(self.config.keep_last, KEEP_BEST, evaluations)
-            return save_checkpoint(checkpoint, retention)
+            return save_checkpoint(checkpoint, self.config.keep_last, evaluations)
 
         saved = self.ranks.lead(lambda: {name: write(name, learner) for name, learner in states.items()})
         if self.self_play:
@@ -267,8 +248,6 @@ class TrainState:
         if problem:  # a new seed, so that the first episodes of the run are not repeated
             key = random_key(self.config.seed, self.step, Purpose.NEW_EPISODES)
             self.sampler.reset(key, self._draw_env_info())
-            for learner in self.learners.values():
-                learner.begin_episodes()
         if any(each.unmeasured for each in news.values()):  # a rollout that is not trained on measures new features
             rollouts: Mapping[str, Any] = self.sampler.collect(self.step, self.config.rollout.steps, {})
             for name, learner in self.learners.items():

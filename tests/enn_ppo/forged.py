@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from enn_ppo.checkpoints import Checkpoint, Retention, policy_file, save_checkpoint, step_file
+from enn_ppo.checkpoints import Checkpoint, policy_file, save_checkpoint, step_file
 from enn_ppo.checkpoints.policy_file import policy_bytes, read_policy_file
 
 MOMENTS = {"step": torch.tensor(1.0), "exp_avg": torch.zeros(4), "exp_avg_sq": torch.zeros(4)}
-ALL = Retention(keep_last=9)
 
 
-def save(directory: Path, step: int = 100, retention: Retention = ALL, **changes: Any) -> Path:
+def save(directory: Path, step: int = 100, keep_last: int = 9, protected: Collection[int] = (), **changes: Any) -> Path:
     """Save a small checkpoint with these fields of `Checkpoint`; returns the file."""
     parts: dict[str, Any] = {
         "policy": {"w": torch.arange(6.0)},
@@ -26,7 +26,8 @@ def save(directory: Path, step: int = 100, retention: Retention = ALL, **changes
         "trainer": {"optimizer": {"state": {0: MOMENTS}, "param_groups": []}, "scale": None},
         "score": 0.5,
     }
-    return save_checkpoint(Checkpoint(path=step_file(directory, step), step=step, **(parts | changes)), retention)
+    checkpoint = Checkpoint(path=step_file(directory, step), step=step, **(parts | changes))
+    return save_checkpoint(checkpoint, keep_last, protected)
 
 
 def sealed(file: Path, **changes: Any) -> Path:

@@ -67,14 +67,14 @@ def collector_of(create: Callable[[], Environment], num_envs: int, seed: int = 0
     return collector
 
 
-def recorder_for(path: Path, env: Environment, **options: Any) -> Recorder:
-    return Recorder(path, env.obs_space(), env.action_space(), **options)
+def recorder_for(path: Path, env: Environment) -> Recorder:
+    return Recorder(path, env.obs_space(), env.action_space())
 
 
-def record(path: Path, create: Callable[[], Environment], rollouts: int = 2, **options: Any) -> None:
+def record(path: Path, create: Callable[[], Environment], rollouts: int = 2) -> None:
     """A recording of some rollouts of 3 environments, 5 steps each: 15 frames in a chunk."""
     collector = collector_of(create, 3)
-    collector.recorder = recorder_for(path, create(), **options)
+    collector.recorder = recorder_for(path, create())
     for number in range(rollouts):
         collector.seed_noise(number)
         collector.collect(5)

@@ -15,7 +15,6 @@ import yaml
 from enn_ppo import EnvConfig, TrainConfig, train
 from enn_ppo.checkpoints import CheckpointError, load_checkpoint
 from enn_ppo.settings.command_line.cli import run_train
-from enn_ppo.training.learning.return_scale import value_unit
 from enn_ppo.training.recording import read_all
 from enn_ppo.training.tracking.curves import read_run
 from enn_ppo.training.tracking.logger import read_metrics
@@ -125,12 +124,9 @@ def test_moments_of_another_shape_than_their_parameter_are_refused(file: Path) -
         train(config, env=Copycat)
 
 
-def test_a_scale_of_another_normalization_is_refused(file: Path) -> None:
-    scale = {"weight": 0.5, "first": 0.0, "second": 1.0}
-    with_trainer(with_settings(file, "ppo", normalize="rewards"), scale=scale)
+def test_the_scale_of_no_normalization_is_refused(file: Path) -> None:
+    with_trainer(with_settings(file, "ppo", normalize="returns"), scale={"running": 0.5, "count": 3})
     config = tiny_config(file.parents[1], env=EnvConfig(), resume=str(file), total_timesteps=192, trust=True)
-    config = replace(config, ppo=replace(config.ppo, normalize="rewards"))
-    with pytest.raises(CheckpointError, match=r"trainer\['scale'\] is not that of ppo.normalize=rewards"):
+    config = replace(config, ppo=replace(config.ppo, normalize="returns"))
+    with pytest.raises(CheckpointError, match=r"trainer\['scale'\] is not that of ppo.normalize=returns"):
         train(config, env=Copycat)
-    with pytest.raises(ValueError, match=r"trainer\['scale'\] has .*, and ppo.normalize=rewards needs a reward scale"):
-        value_unit("rewards", scale)

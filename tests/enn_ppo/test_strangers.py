@@ -62,7 +62,7 @@ def named_code(run: Path) -> None:
 
 
 def interpolated(run: Path) -> None:
-    settings(run, "", record=f"{run.parent}/${{oc.env:{SECRET}}}")
+    settings(run, "ppo", teacher=f"{run.parent}/${{oc.env:{SECRET}}}")
 
 
 def linked(run: Path) -> None:

@@ -396,7 +396,6 @@ def read_only(drills: Drills, tally: Tally) -> None:
         train, tiny = ("env=Count", "total_timesteps=32"), bad_commands.TINY
         commands = [
             ("train", (*train, *tiny, f"run_dir={target}")),
-            ("train", (*train, *tiny, f"run_dir={scratch / 'recorded'}", f"record={target}")),
             ("train", (f"resume={mount / 'run'}", f"total_timesteps={2 * STEPS}")),
             ("train", (*train, *tiny, f"run_dir={mount / 'run'}", "overwrite=true")),
             ("eval", (f"checkpoint={mount / 'run'}", "episodes=2", f"output={target}")),

@@ -158,7 +158,7 @@ def a_run(folder: Path) -> tuple[TrainState, Path]:
         value_net=net,
         rollout=RolloutConfig(num_envs=2, steps=4),
         optim=OptimConfig(batch_size=4),
-        ppo=PPOConfig(normalize="rewards"),
+        ppo=PPOConfig(normalize="returns"),
         run_dir=str(folder),
         device="cpu",
     )

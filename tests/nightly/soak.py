@@ -1,4 +1,4 @@
-"""Test for leaks: a long run with recording and evaluation, whose memory, file descriptors and threads are sampled.
+"""Test for leaks: a long run with evaluation, whose memory, file descriptors and threads are sampled.
 
 python -m tests.nightly.soak --minutes 30
 python -m tests.nightly.soak --minutes 30 --self-play                 # against its own past, which also evaluates it
@@ -53,8 +53,7 @@ def main() -> int:
         command = [
             *(sys.executable, "-m", "enn_ppo.train", f"env={env}", f"run_dir={run_dir}", *others),
             *("total_timesteps=1000000000", f"max_train_seconds={given.minutes * 60}", "optim.lr=0.002"),
-            *(f"record={folder}/samples.rec", "eval.interval=100000", "eval.episodes=100", "eval.replay=2"),
-            *given.settings,
+            *("eval.interval=100000", "eval.episodes=100", "eval.replay=2", *given.settings),
         ]
         looks = watch(command, run_dir)
         sizes = [

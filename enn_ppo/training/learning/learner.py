@@ -1,4 +1,4 @@
-"""The learner: networks, optimizer, and the running statistics that scale rewards or returns."""
+"""The learner: networks, optimizer, and the running statistics that scale returns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from enn_ppo.settings.learning import OptimConfig, PPOConfig, PPOSettings
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.learning.moments import update_normalization
 from enn_ppo.training.learning.optimizer import set_learning_rate
-from enn_ppo.training.learning.return_scale import ReturnScale, RewardScale
+from enn_ppo.training.learning.return_scale import ReturnScale
 from enn_ppo.training.learning.vtrace import recompute_log_probs, vtrace
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.ranks import ALONE, Ranks
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
-_ADVICE = "ppo.normalize=rewards divides them by the deviation of their sums"
 
 
 class Settings(NamedTuple):
@@ -54,7 +53,7 @@ class Learned(NamedTuple):
 
 
 class LearnerState(NamedTuple):
-    """The part of a checkpoint that belongs to the learner: weights, optimizer and scales."""
+    """The part of a checkpoint that belongs to the learner: weights, optimizer and scale."""
 
     policy: dict[str, torch.Tensor]
     value_net: dict[str, torch.Tensor] | None
@@ -73,7 +72,6 @@ class Learner:
         action_space: action -> its space.
         terms: of the loss, in addition to PPO's.
         seed: of the run.
-        num_envs: environments of this rank.
         num_players: players of each environment that this policy plays; a rollout has a column for each.
         ranks: the processes that train together, each on rollouts of the same size.
 
@@ -91,7 +89,6 @@ class Learner:
         terms: Sequence[Term] = (),
         *,
         seed: int,
-        num_envs: int,
         num_players: int = 1,
         ranks: Ranks = ALONE,
     ) -> None:
@@ -99,7 +96,6 @@ class Learner:
         self.device = model.value_head.deviation.device
         self.ppo, self._optim, self._seed = ppo, optim, seed
         self._num_players = num_players
-        self.reward_scale = RewardScale(num_envs * num_players, ranks) if ppo.normalize == "rewards" else None
         self.return_scale = ReturnScale() if ppo.normalize == "returns" else None
         self._action_space = action_space
         self.loss: Loss = partial(ppo_loss, terms=terms)
@@ -159,12 +155,13 @@ class Learner:
         normalize = self.ppo.normalize
         if not math.isfinite(of_returns):
             raise ValueError(
-                f"returns of rewards of up to {largest:.3g} exceed float32: {_ADVICE}, or make them smaller"
+                f"returns of rewards of up to {largest:.3g} exceed float32: make the environment's rewards smaller"
             )
-        is_large, is_small = largest > 1e4 and normalize == "none", 0 < largest < 1e-6 and normalize != "rewards"
+        is_large, is_small = largest > 1e4 and normalize == "none", 0 < largest < 1e-6
         if (is_large or is_small) and not self._has_advised:
             self._has_advised = True
-            log.warning("ppo.normalize=%s learns badly from rewards of up to %.3g: %s", normalize, largest, _ADVICE)
+            advice = "take ppo.normalize=returns" if is_large else "make the environment's rewards larger"
+            log.warning("ppo.normalize=%s learns badly from rewards of up to %.3g: %s", normalize, largest, advice)
         return float(largest)
 
     def _check_stats(self, stats: Mapping[str, float], largest: float) -> None:
@@ -176,8 +173,8 @@ class Learner:
         broken = [name for name, number in stats.items() if not math.isfinite(number) and name != "explained_variance"]
         if broken and all(bool(each.isfinite().all()) for each in self.model.parameters()):
             raise ValueError(
-                f"{', '.join(broken)} of this update exceeds float32, after rewards of up to {largest:.3g}: {_ADVICE}, or make "
-                "them smaller"
+                f"{', '.join(broken)} of this update exceeds float32, after rewards of up to {largest:.3g}: make the "
+                "environment's rewards smaller"
             )
 
     def learning(self, rollout: Rollout, settings: Settings) -> Callable[[], Learned]:
@@ -203,9 +200,6 @@ class Learner:
         rewards, values, terminated, truncated, final_values = map(
             rollout.by_step, ("rewards", "values", "terminated", "truncated", "final_values")
         )
-        if self.reward_scale:
-            begins, env_id = (rollout.by_step("step")[0] == 0).cpu(), rollout.by_step("env_id")[0].cpu()
-            rewards = self.reward_scale(rewards, terminated | truncated, settings.gamma, begins, env_id)
         played = (rewards, values, terminated, truncated, final_values, rollout.last_values)
         gamma, decay = settings.gamma, settings.gae_lambda
         if log_ratios is None:
@@ -229,14 +223,9 @@ class Learner:
                 ", ".join(large),
             )
 
-    @property
-    def value_unit(self) -> float:
-        """The reward that equals a value of 1."""
-        return self.reward_scale.deviation if self.reward_scale else 1.0
-
     def state(self) -> LearnerState:
         """The part of a checkpoint that belongs to the learner."""
-        value_net, scale = self.model.value_net, self.reward_scale or self.return_scale
+        value_net, scale = self.model.value_net, self.return_scale
         return LearnerState(
             policy=self.model.policy.state_dict(),
             value_net=value_net.state_dict() if value_net else None,
@@ -257,17 +246,11 @@ class Learner:
             raise CheckpointError(f"checkpoint {checkpoint.path} is damaged: trainer['optimizer']: {error}") from error
         news = list(networks[0].news)
         before, now = saved_config(checkpoint).ppo.normalize, self.ppo.normalize
-        scale, saved_scale = self.reward_scale or self.return_scale, checkpoint.trainer["scale"]
-        if before != now:
-            if (
-                before == "returns"
-            ):  # remove the head's scale: values stay the same, and the loss is no longer divided by the deviation
-                head = self.model.value_head
-                head.rescale(torch.zeros_like(head.mean), torch.ones_like(head.deviation))
-            if "rewards" in (before, now):
-                news.append(
-                    f"ppo.normalize was {before!r} and is {now!r}: the unit of values changes, so they are learned again"
-                )
+        scale, saved_scale = self.return_scale, checkpoint.trainer["scale"]
+        if before == "returns" != now:
+            # remove the head's scale: values stay the same, and the loss is no longer divided by the deviation
+            head = self.model.value_head
+            head.rescale(torch.zeros_like(head.mean), torch.ones_like(head.deviation))
         elif scale and saved_scale:
             if set(saved_scale) != set(scale.state()):
                 raise CheckpointError(
@@ -287,11 +270,6 @@ class Learner:
             )
         self._transferred = networks
         return networks
-
-    def begin_episodes(self) -> None:
-        """Start the discounted sums of rewards from 0, after all environments were reset."""
-        if self.reward_scale:
-            self.reward_scale.begin()
 
     def measure_what_is_new(self, rollout: Rollout) -> None:
         """Initialise the input statistics of features that the restored checkpoint did not have, without training."""

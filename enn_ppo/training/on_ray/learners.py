@@ -144,10 +144,6 @@ class RemoteLearner:
         """See `Learner.measure_what_is_new`."""
         self._call("measure_what_is_new", parts)()
 
-    def begin_episodes(self) -> None:
-        """See `Learner.begin_episodes`."""
-        self._call("begin_episodes", [])()
-
     def state(self) -> LearnerState:
         """See `Learner.state`; tensors are on the CPU."""
         file = io.BytesIO(self._ask(self._actor.state.remote()))

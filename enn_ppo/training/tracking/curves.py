@@ -22,7 +22,7 @@ from entity_gym.untrusted import YAML_BYTES, parse_yaml, read_regular
 Curve = NDArray[np.float64]  # (2, n): ascending steps, and the values there
 
 #: Settings that do not affect learning.
-_IGNORED = r"(seed|run_dir|resume|overwrite|trust|record|logger\..*)"
+_IGNORED = r"(seed|run_dir|resume|overwrite|trust|logger\..*)"
 
 
 class Run(NamedTuple):

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from enn_ppo.checkpoints import CheckpointError, Retention, load_checkpoint, resolve_checkpoint
+from enn_ppo.checkpoints import CheckpointError, load_checkpoint, resolve_checkpoint
 from tests.enn_ppo.forged import save
 
 
@@ -17,7 +17,7 @@ def names(directory: Path) -> list[str]:
 
 
 def marked(directory: Path, step: int, mark: float, keep: int = 9) -> Path:
-    return save(directory, step, Retention(keep_last=keep), policy={"w": torch.tensor([mark])})
+    return save(directory, step, keep, policy={"w": torch.tensor([mark])})
 
 
 def mark_of(path: Path) -> float:
@@ -26,9 +26,9 @@ def mark_of(path: Path) -> float:
 
 def test_the_last_stay_and_after_resuming_from_an_earlier_one_the_abandoned_later_ones_go_first(tmp_path: Path) -> None:
     for step in (100, 200, 300, 400):
-        save(tmp_path, step, Retention(keep_last=3))
+        save(tmp_path, step, keep_last=3)
     assert names(tmp_path) == [f"step_000000000{step}.safetensors" for step in (200, 300, 400)]
-    save(tmp_path, 250, Retention(keep_last=2))
+    save(tmp_path, 250, keep_last=2)
     assert names(tmp_path) == ["step_000000000200.safetensors", "step_000000000250.safetensors"]
     assert load_checkpoint(tmp_path).step == 250
 
@@ -85,9 +85,9 @@ def test_a_missing_checkpoint_says_what_is_there(tmp_path: Path, given: str, mes
 
 def test_checkpoints_of_an_older_version_are_refused_by_name(tmp_path: Path) -> None:
     file = save(tmp_path / "of 4" / "checkpoints")
-    file.write_bytes(file.read_bytes().replace(b'"format":"6"', b'"format":"5"'))
+    file.write_bytes(file.read_bytes().replace(b'"format":"7"', b'"format":"5"'))
     with pytest.raises(
-        CheckpointError, match=f"{file} has format 5, and this version of enn-ppo reads format 6: install"
+        CheckpointError, match=f"{file} has format 5, and this version of enn-ppo reads format 7: install"
     ):
         load_checkpoint(tmp_path / "of 4")
     (tmp_path / "of 3" / "checkpoints" / "step_000000000100").mkdir(parents=True)

@@ -64,7 +64,7 @@ def test_the_page_describes_a_file_that_is_written(tmp_path: Path, configuration
     metadata, rows = metadata_of(file), re.findall(r"^\| `(\w+)` \| (.*?) \| .* \| (.*) \|$", PAGE, re.MULTILINE)
     assert {name for name, *_ in rows} == metadata.keys()
     types = {"integer": int, "number": float, "object": dict}
-    for name, kind, shown in rows[:6]:
+    for name, kind, shown in rows[:5]:
         assert type(json.loads(metadata[name])) is types[kind.split()[0]], name
         assert shown == "below" or type(json.loads(shown.strip("`"))) is types[kind.split()[0]], name
     assert json.loads(metadata["spaces"]) == example["spaces"]
@@ -91,13 +91,13 @@ def test_the_page_describes_a_file_that_is_written(tmp_path: Path, configuration
 
 def test_all_parts_come_back_in_their_order(tmp_path: Path) -> None:
     tied, config = torch.arange(4.0), {"zebra": 1e-05, "ant": [2]}
-    loaded = load_checkpoint(save(tmp_path, 12800, policy={"a": tied, "b": tied}, config=config, value_unit=2.0))
+    loaded = load_checkpoint(save(tmp_path, 12800, policy={"a": tied, "b": tied}, config=config))
     assert (loaded.path, loaded.step) == (tmp_path / "step_000000012800.safetensors", 12800)
     assert {name: each.tolist() for name, each in loaded.policy.items()} == dict.fromkeys("ab", [0, 1, 2, 3])
     assert loaded.value_net["v"].tolist() == [1, 1, 1]
     assert list(loaded.config.items()) == [("zebra", 1e-05), ("ant", [2])]
     assert loaded.spaces == {"entities": {"Mine": ["x"]}}
-    assert (loaded.value_unit, loaded.score, loaded.is_own) == (2.0, 0.5, True)
+    assert (loaded.score, loaded.is_own) == (0.5, True)
 
 
 def test_a_copy_has_all_but_the_trainer(tmp_path: Path) -> None:
@@ -106,7 +106,7 @@ def test_a_copy_has_all_but_the_trainer(tmp_path: Path) -> None:
     alone = load_checkpoint(save_policy(file, tmp_path / "b.safetensors"))
     assert (alone.path, alone.trainer, alone.is_own, alone.step) == (tmp_path / "b.safetensors", {}, True, 100)
     assert alone.value_net["v"].equal(whole.value_net["v"])
-    assert (alone.config, alone.spaces, alone.value_unit) == (whole.config, whole.spaces, whole.value_unit)
+    assert (alone.config, alone.spaces) == (whole.config, whole.spaces)
 
 
 def test_only_a_policy_file_is_replaced_and_no_other_kind_of_file_is_written(tmp_path: Path) -> None:
@@ -254,14 +254,13 @@ def test_a_changed_byte_anywhere_in_a_file_is_noticed_and_the_file_is_named(tmp_
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        ({"format": None}, "has format none of enn-ppo, and this version of enn-ppo reads format 6"),
+        ({"format": None}, "has format none of enn-ppo, and this version of enn-ppo reads format 7"),
         ({"step": "-1"}, "step is -1, which no trainer has written"),
         ({"step": "7"}, "it belongs to the checkpoint of step 7"),
         ({"config": "[]"}, r"config is \[\], which no trainer has written"),
         ({"config": "[" * 101 + "]" * 101}, "config: it is nested more than 100 deep"),
         ({"spaces": "[" * 100_000}, "spaces: it is nested more than 100 deep"),
         ({"config": '"' + "x" * 2**20 + '"'}, r"its config has 1,048,578 characters, and at most 1,048,576 are read"),
-        ({"value_unit": "0"}, "value_unit is 0, which no trainer has written"),
         ({"score": "NaN"}, "score is nan, which no"),
         ({"score": "true"}, "score is True, which no"),
         ({"spaces": None}, "its metadata must have the entries format, step, config"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import pytest
@@ -12,40 +12,34 @@ from hypothesis import strategies as st
 
 from enn_ppo.checkpoints import (
     CheckpointError,
-    Retention,
     load_checkpoint,
     record_score,
     resolve_checkpoint,
     step_file,
     step_files,
 )
-from enn_ppo.checkpoints.folder import best_of
+from enn_ppo.checkpoints.folder import best_of, to_remove
 from tests.enn_ppo.forged import save
 
-LAST, BEST = Retention(keep_last=1), Retention(keep_last=1, keep_best=1)
 
-
-def staying(scores: Mapping[int, float | None], now: int, **retention: object) -> list[int]:
-    removed = Retention(**{"keep_last": 1, **retention}).to_remove(scores, now)  # type: ignore[arg-type]
-    return sorted(scores.keys() - removed)
+def staying(
+    scores: Mapping[int, float | None], now: int, keep_last: int = 1, protected: Collection[int] = ()
+) -> list[int]:
+    return sorted(scores.keys() - to_remove(scores, now, keep_last, protected))
 
 
 FIVE = {100: 0.1, 200: 0.9, 300: 0.9, 400: None, 500: 0.5}
 
 
 def test_the_newest_the_best_and_the_protected_ones_stay() -> None:
-    assert staying(FIVE, 500) == [500]
-    assert staying(FIVE, 500, keep_last=3) == [300, 400, 500]
-    assert staying(FIVE, 500, keep_best=1) == [300, 500]  # of equal ones the later
-    assert staying(FIVE, 500, keep_best=3) == [200, 300, 500]  # the third best is the newest
-    assert staying(FIVE, 500, keep_best=9) == [100, 200, 300, 500]  # and one has no score
-    assert staying(FIVE, 500, protected=[100, 7]) == [100, 500]
+    assert staying(FIVE, 500) == [300, 500]  # of equal ones the later
+    assert staying(FIVE, 500, keep_last=2) == [300, 400, 500]
+    assert staying(FIVE, 500, protected=[100, 7]) == [100, 300, 500]
 
 
 def test_what_was_abandoned_by_going_back_goes() -> None:
     assert staying(FIVE, 200, keep_last=3) == [100, 200]
-    assert staying(FIVE, 200, keep_best=1) == [200]
-    assert staying(FIVE, 100, keep_best=1) == [100]
+    assert staying(FIVE, 100) == [100]
 
 
 SCORES = st.one_of(st.none(), st.floats(allow_nan=False), st.sampled_from([0.0, 1.0]))
@@ -53,38 +47,33 @@ SCORES = st.one_of(st.none(), st.floats(allow_nan=False), st.sampled_from([0.0, 
 
 #: Step -> score of the checkpoints of a run.
 RUNS = st.dictionaries(st.integers(0, 100), SCORES, min_size=1, max_size=12)
-RETENTIONS = st.builds(
-    Retention,
-    keep_last=st.integers(1, 5),
-    keep_best=st.integers(0, 4),
-    protected=st.sets(st.integers(0, 100), max_size=3),
-)
+KEPT = st.integers(1, 5), st.sets(st.integers(0, 100), max_size=3)
 
 
-@given(RUNS, RETENTIONS, st.data())
+@given(RUNS, *KEPT, st.data())
 def test_the_last_and_the_best_stay_and_removing_again_in_any_order_removes_nothing(
-    run: dict[int, float | None], retention: Retention, data: st.DataObject
+    run: dict[int, float | None], keep_last: int, protected: set[int], data: st.DataObject
 ) -> None:
     now = data.draw(st.sampled_from(list(run)))
-    removed = retention.to_remove(run, now)
-    assert now not in removed and removed <= run.keys() and not removed & set(retention.protected)
-    assert len(run.keys() - removed) >= min(sum(step <= now for step in run), retention.keep_last)
-    assert retention.to_remove(dict(reversed(run.items())), now) == removed
-    assert retention.to_remove({step: run[step] for step in run.keys() - removed}, now) == set()
+    removed = to_remove(run, now, keep_last, protected)
+    assert now not in removed and removed <= run.keys() and not removed & protected
+    assert len(run.keys() - removed) >= min(sum(step <= now for step in run), keep_last)
+    assert to_remove(dict(reversed(run.items())), now, keep_last, protected) == removed
+    assert to_remove({step: run[step] for step in run.keys() - removed}, now, keep_last, protected) == set()
     best = best_of({step: score for step, score in run.items() if step <= now})
-    assert not (best and retention.keep_best) or best[0] not in removed
+    assert not best or best[0] not in removed
 
 
-@given(RUNS, RETENTIONS)
+@given(RUNS, *KEPT)
 def test_removing_after_every_save_leaves_what_removing_once_would(
-    run: dict[int, float | None], retention: Retention
+    run: dict[int, float | None], keep_last: int, protected: set[int]
 ) -> None:
     there: dict[int, float | None] = {}
     for step in sorted(run):
         there[step] = run[step]
-        for each in retention.to_remove(there, step):
+        for each in to_remove(there, step, keep_last, protected):
             del there[each]
-    assert there.keys() == run.keys() - retention.to_remove(run, max(run))
+    assert there.keys() == run.keys() - to_remove(run, max(run), keep_last, protected)
 
 
 # --- In a folder ---
@@ -110,19 +99,19 @@ def test_a_score_that_is_no_number_is_not_known_and_best_says_so(tmp_path: Path,
 
 def test_the_best_stays_and_is_found_under_its_name(tmp_path: Path) -> None:
     for step, score in ((100, 0.5), (200, 0.9), (300, 0.7), (400, 0.9), (500, 0.1), (600, None)):
-        save(tmp_path, step, BEST, score=score)
+        save(tmp_path, step, keep_last=1, score=score)
     assert (steps(tmp_path), best(tmp_path)) == ([400, 600], 400)
     assert resolve_checkpoint(tmp_path / "best") == step_file(tmp_path, 400)
     assert load_checkpoint(tmp_path).step == 600
-    save(tmp_path, 700, LAST)
+    save(tmp_path, 700, keep_last=1, score=1.0)
     assert steps(tmp_path) == [700]
 
 
 def test_after_going_back_what_was_abandoned_is_not_the_best_and_a_protected_one_stays(tmp_path: Path) -> None:
     for step, score in ((100, 0.1), (200, 0.9), (300, 0.5)):
         save(tmp_path, step, score=score)
-    save(tmp_path, 150, Retention(keep_last=1, protected=[100]), score=0.05)
-    assert (steps(tmp_path), best(tmp_path)) == ([100, 150], 100)
+    save(tmp_path, 150, keep_last=1, protected=[100], score=0.2)
+    assert (steps(tmp_path), best(tmp_path)) == ([100, 150], 150)
 
 
 def test_a_score_may_come_later_and_counts_from_then_on(tmp_path: Path) -> None:
@@ -131,7 +120,7 @@ def test_a_score_may_come_later_and_counts_from_then_on(tmp_path: Path) -> None:
     for step, score, expected in ((200, 0.5, 200), (100, 0.7, 100), (300, 0.6, 100)):
         record_score(tmp_path, step, score)
         assert best(tmp_path) == expected
-    save(tmp_path, 400, BEST, score=None)
+    save(tmp_path, 400, keep_last=1, score=None)
     assert steps(tmp_path) == [100, 400]
     loaded = load_checkpoint(tmp_path / "best")
     assert (loaded.score, loaded.is_own) == (0.7, True)
@@ -144,7 +133,7 @@ def test_a_damaged_checkpoint_has_no_score_and_gets_none(tmp_path: Path) -> None
     save(tmp_path, 100, score=0.5).write_bytes(b"half")
     with pytest.raises(CheckpointError, match="cannot be written: .*step_0*100.safetensors is no whole checkpoint"):
         record_score(tmp_path, 100, 0.75)
-    save(tmp_path, 200, Retention(keep_last=1, keep_best=5))
+    save(tmp_path, 200, keep_last=1)
     assert steps(tmp_path) == [200]
 
 

@@ -180,8 +180,8 @@ def test_ones_own_policy_file_is_evaluated_without_a_question_and_cannot_be_resu
     )
 
 
-def test_joining_a_cluster_and_writing_elsewhere_are_asked_about() -> None:
+def test_joining_a_cluster_is_asked_about() -> None:
     ray = {"mode": "ray", "address": "ray://far:1"}
-    settings = {"env": {"id": "Xor"}, "distributed": ray, "record": "/home/me/.bashrc"}
-    assert code_of_training(settings) == ["distributed.address=ray://far:1", "record=/home/me/.bashrc"]
+    settings = {"env": {"id": "Xor"}, "distributed": ray}
+    assert code_of_training(settings) == ["distributed.address=ray://far:1"]
     assert code_of_training({"env": {"id": "Xor"}, "distributed": {"mode": "ray", "address": "local"}}) == []

@@ -102,7 +102,6 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "rollout.block=4": {"rollout": RolloutConfig(block=4)},
     "rollout.pipeline=2": {"rollout": RolloutConfig(pipeline=2)},
     "policies={'red': [0]}": {"policies": {"red": [0]}},
-    "record=a.rec": {"record": "a.rec"},
     "self_play.enabled=true": {"self_play": SelfPlayConfig(enabled=True)},
 }
 
@@ -110,11 +109,11 @@ TOGETHER: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     ("one", "others"),
     [
-        ("distributed=ray", {"record=a.rec", "self_play.enabled=true"}),
-        ("distributed=ddp", {"record=a.rec", "self_play.enabled=true", "policies={'red': [0]}"}),
-        ("rollout.block=4", {"record=a.rec", "self_play.enabled=true"}),
-        ("rollout.pipeline=2", {"record=a.rec", "self_play.enabled=true"}),
-        ("policies={'red': [0]}", {"record=a.rec", "self_play.enabled=true", "distributed=ddp"}),
+        ("distributed=ray", {"self_play.enabled=true"}),
+        ("distributed=ddp", {"self_play.enabled=true", "policies={'red': [0]}"}),
+        ("rollout.block=4", {"self_play.enabled=true"}),
+        ("rollout.pipeline=2", {"self_play.enabled=true"}),
+        ("policies={'red': [0]}", {"self_play.enabled=true", "distributed=ddp"}),
     ],
 )
 def test_some_features_exclude_each_other_and_all_others_go_together(one: str, others: set[str]) -> None:

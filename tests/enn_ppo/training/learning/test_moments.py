@@ -7,10 +7,8 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from enn_ppo.training.learning.moments import moments_of_all, update_normalization
-from enn_ppo.training.learning.return_scale import RewardScale
 from enn_ppo.training.ranks import ALONE
 from entity_gym.actions import CategoricalActionSpace
 from entity_gym.spaces import Entity, ObsSpace
@@ -31,29 +29,6 @@ def test_moments_of_two_are_those_of_all_their_numbers(one: list[float], other: 
     assert float(first.number) == len(together)
     assert float(first.mean) == pytest.approx(together.mean(), abs=1e-9)
     assert float(first.variance) == pytest.approx(together.var(), rel=1e-9, abs=1e-9)
-
-
-def test_rewards_are_scaled_by_what_all_ranks_have_seen_and_saved_for_all() -> None:
-    rewards = torch.randn(3, 5, 4, generator=torch.Generator().manual_seed(1))
-    ended = torch.rand(3, 5, 4, generator=torch.Generator().manual_seed(2)) < 0.2
-    whole = RewardScale(4)
-    expected = [whole(reward, end, 0.9) for reward, end in zip(rewards, ended, strict=True)]
-
-    def scale(ranks: InThread) -> tuple[list[Tensor], dict[str, object]]:
-        own = slice(2 * ranks.rank, 2 * ranks.rank + 2)
-        part = RewardScale(2, ranks)
-        scaled = [part(reward[:, own], end[:, own], 0.9) for reward, end in zip(rewards, ended, strict=True)]
-        state = part.state()
-        again = RewardScale(2, ranks)
-        again.load_state(state)
-        assert torch.equal(again.state()["running"], state["running"])  # type: ignore[arg-type]
-        return scaled, state
-
-    (left, state), (right, other) = on_two(scale)
-    for a, b, both in zip(left, right, expected, strict=True):
-        torch.testing.assert_close(torch.cat([a, b], dim=1), both, rtol=1e-6, atol=0)
-    assert torch.equal(state["running"], whole.state()["running"])  # type: ignore[arg-type]
-    assert state["squares"] == other["squares"]
 
 
 def frames(robots: list[list[float]], mines: list[list[float]]) -> ObsBatch:

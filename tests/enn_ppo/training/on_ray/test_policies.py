@@ -54,7 +54,7 @@ def together(
         "env": snakes(4),
         "policies": FOUR,
         "rollout": RolloutConfig(num_envs=4, steps=8, block=2),
-        "ppo": PPOConfig(normalize="rewards"),
+        "ppo": PPOConfig(normalize="returns"),
         "value_net": RogueNetConfig(d_model=8, n_layer=1, n_head=1),
         "eval": TrainEvalConfig(interval=64, episodes=4, num_envs=4),
         "total_timesteps": 96,

@@ -84,7 +84,7 @@ def test_a_checkpoint_directory_that_vanishes_is_made_again(tmp_path: Path) -> N
 KILL_WHILE_SAVING = """
 import os, signal, sys, time, torch
 from pathlib import Path
-from enn_ppo.checkpoints import Retention, load_checkpoint, record_score
+from enn_ppo.checkpoints import load_checkpoint, record_score
 from tests.enn_ppo.forged import save
 
 directory, kills = Path(sys.argv[1]), 20
@@ -93,7 +93,7 @@ torch.set_num_threads(1)
 def save_one(step):
     weights = {"w": torch.full((1000,), float(step))}
     save(
-        directory, step, Retention(keep_last=2, keep_best=1), policy=weights, value_net=weights, trainer={"step": step},
+        directory, step, 2, policy=weights, value_net=weights, trainer={"step": step},
         score=float(step % 7),
     )
     record_score(directory, step, float(step % 5))

@@ -1,8 +1,8 @@
 """With everything on at once, a run that was stopped, or killed, and resumed is the run that was not, bit for bit.
 
-Two worlds, both compiled. Snakes: self-play, a value network, normalized rewards, evaluations against the run's own past,
-boards of random size. Mines: normalized returns, a curriculum, other boards in evaluations. Both: schedules, `target_kl`, a
-recording with logits, the best checkpoints kept.
+Two worlds, both compiled. Snakes: self-play, a value network, normalized returns, evaluations against the run's own past,
+boards of random size. Mines: normalized returns, a curriculum, other boards in evaluations. Both: schedules, `target_kl`, the
+best checkpoints kept.
 """
 
 from __future__ import annotations
@@ -37,11 +37,10 @@ from enn_ppo import (
     TrainEvalConfig,
     train,
 )
-from enn_ppo.checkpoints import Checkpoint, Retention, load_checkpoint, record_score, save_checkpoint, step_file
+from enn_ppo.checkpoints import Checkpoint, load_checkpoint, record_score, save_checkpoint, step_file
 from enn_ppo.eval.evaluator import Evaluator
 from enn_ppo.training.callbacks import Update
 from tests.enn_ppo.evaluation_worlds import InLine
-from tests.enn_ppo.recordings import files_of
 from tests.enn_ppo.rows import assert_same, end_of, rows_of, rows_without_times, same
 
 pytest.importorskip("openskill")
@@ -71,7 +70,7 @@ def snakes(run_dir: Path, **changes: Any) -> TrainConfig:
             info={"board_size": [3, 4]},
         ),
         "value_net": RogueNetConfig(d_model=16, n_layer=0, n_head=2),
-        "ppo": PPOConfig(normalize="rewards", target_kl=0.005, ent_coef="0.1@0 step 0.01@0.5"),
+        "ppo": PPOConfig(normalize="returns", target_kl=0.005, ent_coef="0.1@0 step 0.01@0.5"),
         "self_play": SelfPlayConfig(enabled=True, snapshot_interval=FRAMES, pool_size=3),
         "eval": TrainEvalConfig(**EVALUATION, opponent="past"),
     }
@@ -92,8 +91,7 @@ def mines(run_dir: Path, **changes: Any) -> TrainConfig:
 
 
 def _config(run_dir: Path, settings: Mapping[str, Any], changes: Mapping[str, Any]) -> TrainConfig:
-    own = {"run_dir": str(run_dir), "record": str(run_dir / "samples")}
-    return TrainConfig(**(BOTH | dict(settings) | own | dict(changes)))
+    return TrainConfig(**(BOTH | dict(settings) | {"run_dir": str(run_dir)} | dict(changes)))
 
 
 WORLDS = {"snakes": snakes, "mines": mines}
@@ -119,12 +117,11 @@ def evaluated(run_dir: Path) -> dict[int, dict[str, Any]]:
 
 def known_to_all(path: Path) -> dict[str, Any]:
     """Weights, optimizer, environments, opponents, scales, counters and score of a checkpoint, without what may differ: how long
-    it took, which evaluations were still under way, where the recording lies, and which snapshots' files wait until the last
+    it took, which evaluations were still under way, and which snapshots' files wait until the last
     checkpoint that needs them is gone."""
     end = end_of(path, without=("seconds", "evaluations")) | {"score": load_checkpoint(path).score}
-    for part, name in (("recorder", "path"), ("self_play", "gone")):
-        if end["trainer"][part]:
-            end["trainer"][part] = {key: value for key, value in end["trainer"][part].items() if key != name}
+    if pool := end["trainer"]["self_play"]:
+        end["trainer"]["self_play"] = {key: value for key, value in pool.items() if key != "gone"}
     return end
 
 
@@ -133,7 +130,6 @@ def assert_same_run(run_dir: Path, whole: Path) -> None:
     assert evaluated(run_dir) == evaluated(whole)
     for name in ("checkpoints/latest", "checkpoints/best"):
         assert_same(known_to_all(run_dir / name), known_to_all(whole / name))
-    assert files_of(run_dir / "samples") == files_of(whole / "samples")
     if load_checkpoint(run_dir).trainer["self_play"]:
         assert (run_dir / "ratings.json").read_bytes() == (whole / "ratings.json").read_bytes()
         for step in load_checkpoint(run_dir).trainer["self_play"]["pool"]:
@@ -184,7 +180,6 @@ def test_everything_is_on_in_the_run_that_the_others_must_equal(whole: Path, wor
     assert sorted(evaluated(whole)) == [48, 96, 120, 141]
     results = {(row["eval/episode_length"], row["eval/episodic_reward"]) for row in evaluated(whole).values()}
     assert len(results) > 1
-    assert len(files_of(whole / "samples")) == UPDATES
     if world is snakes:
         assert all(row["value_grad_norm"] is not None for row in rows)
         assert rows[-1]["self_play/pool_size"] == 3
@@ -252,9 +247,9 @@ class Killer(Callback):
     def install(self, patch: pytest.MonkeyPatch) -> None:
         """For the moments that no callback is told of."""
 
-        def save(checkpoint: Checkpoint, retention: Retention) -> Path:
+        def save(checkpoint: Checkpoint, *kept: Any) -> Path:
             self.comes("saving", checkpoint.step)
-            return save_checkpoint(checkpoint, retention)
+            return save_checkpoint(checkpoint, *kept)
 
         def score(directory: Path, step: int, value: float) -> None:
             record_score(directory, step, value)
@@ -271,7 +266,7 @@ def nursery(folder: Path) -> None:
         patch.setattr("enn_ppo.training.tracking.run_output.plot_learning_curve", lambda *paths: None)
         patch.setattr("enn_ppo.training.start.Evaluator", InLine)
         for name, world in WORLDS.items():
-            train(world(folder / name, record=None, total_timesteps=FRAMES))
+            train(world(folder / name, total_timesteps=FRAMES))
         for line in sys.stdin:
             config, moment, step = pickle.loads(bytes.fromhex(line))
             child = os.fork()

@@ -1,4 +1,4 @@
-"""Five commands in processes of their own: training, evaluation, jobs, Ctrl-C, wandb."""
+"""Commands in processes of their own: training, evaluation, jobs, Ctrl-C, help."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ def rich(config: TrainConfig) -> TrainConfig:
     return replace(
         config,
         env=EnvConfig(id="MineSweeper", kwargs=board),
-        ppo=PPOConfig(normalize="rewards"),
+        ppo=PPOConfig(normalize="returns"),
         value_net=RogueNetConfig(d_model=8, n_layer=1, n_head=1),
     )
 

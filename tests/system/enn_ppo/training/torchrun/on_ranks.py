@@ -32,7 +32,7 @@ GRADIENTS: dict[str, dict[str, Any]] = {
     "per actor": {},
     "joint by frame": {"ppo": PPOConfig(ratio="joint", weighting="frame", clip_value=True)},
     "returns": {"ppo": PPOConfig(normalize="returns", gamma=0.9)},
-    "rewards": {"ppo": PPOConfig(normalize="rewards", normalize_advantages=False)},
+    "advantages": {"ppo": PPOConfig(normalize_advantages=False)},
     "value net": {"value_net": RogueNetConfig(d_model=8, n_layer=1, n_head=1)},
     "micro-batches": {"optim": replace(ALL, micro_batch_size=70)},
 }
@@ -55,7 +55,7 @@ def long_run(run_dir: Path, **changes: Any) -> TrainConfig:
     """A run in which everything that ranks share changes from update to update."""
     settings = {
         "rollout": RolloutConfig(num_envs=4, steps=8),
-        "ppo": PPOConfig(normalize="rewards", target_kl=1e-4),
+        "ppo": PPOConfig(normalize="returns", target_kl=1e-4),
         "optim": OptimConfig(batch_size=12, epochs=3, lr="0.02@0 -> 0@1"),
         "net": RogueNetConfig(d_model=16, n_layer=1, n_head=2, dropout=0.1),
         "total_timesteps": 4 * 8 * 6,
@@ -122,8 +122,7 @@ def learners_states() -> Iterator[list[dict[str, Any]]]:
             for number, values in self.optimizer.state_dict()["state"].items()
             for name, value in values.items()
         }
-        scale = torch.tensor(self.reward_scale.deviation if self.reward_scale else 1.0)
-        states.append(weights | averages | {"scale": scale})
+        states.append(weights | averages)
         return learned
 
     with mock.patch.object(Learner, "learn", record):

@@ -125,7 +125,6 @@ def test_a_run_that_the_leads_callback_has_stopped_resumes_exactly_and_its_clock
 def test_one_process_goes_on_from_a_checkpoint_of_ranks(job: Job, capsys: pytest.CaptureFixture[str]) -> None:
     saved = load_checkpoint(job.folder / "whole")
     assert len(saved.trainer["collector"]["blocks"]) == 2
-    assert len(saved.trainer["scale"]["running"]) == 4
     rollout = RolloutConfig(num_envs=4, steps=8, block=2)
     config = long_run(job.folder / "on", rollout=rollout, resume=str(job.folder / "whole"), total_timesteps=4 * 8 * 7)
     assert train(config, PythonMineSweeper).step == 224
