@@ -139,8 +139,7 @@ class GymFactory(EnvSource):
                     raise ValueError(f"{type(env).__name__} is no environment of Gymnasium's interface; {_INTERFACE}")
             check_distinct(envs, f"{self.name} returned")
             if options.first_env == 0:
-                if why := getattr(envs[0], "why_unseedable", ""):
-                    warn_caller(f"{_name_of(envs[0])} cannot be seeded: {why}; its episodes differ in every run")
+                _warn_of_lost_state(envs[0], _name_of(envs[0]))
             if has_agents(envs[0]):
                 teams = (PettingZooEnvironment(TupleAgents(env, _name_of(env)), view=self._view) for env in envs)
                 return PythonSlots(teams.__next__, num_envs, options)
@@ -149,6 +148,21 @@ class GymFactory(EnvSource):
             with suppress(Exception):  # another error is being raised
                 _close(envs)
             raise
+
+
+def _warn_of_lost_state(env: Any, name: str) -> None:
+    """Warn of an environment that cannot be seeded, and of wrappers with running statistics, which no checkpoint has."""
+    if why := getattr(env, "why_unseedable", ""):
+        warn_caller(f"{name} cannot be seeded: {why}; its episodes differ in every run")
+    while env is not None:
+        held = getattr(env, "__dict__", {})
+        if any(type(value).__name__ == "RunningMeanStd" for value in held.values()):
+            warn_caller(
+                f"{name}: the wrapper {type(env).__name__} keeps running statistics, which no checkpoint has: a policy that is "
+                "resumed or evaluated sees other numbers than it was trained on. Leave it out, since the network normalizes "
+                "features by statistics of its own, which are saved"
+            )
+        env = held.get("env")
 
 
 # ---- one environment

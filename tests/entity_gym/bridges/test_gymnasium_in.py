@@ -260,3 +260,14 @@ def test_environments_are_closed_with_their_pool_and_when_one_cannot_be_made() -
     with pytest.raises(ValueError, match="int is no environment"):
         from_gymnasium(lambda: next(waiting), 3)
     assert [env.closed for env in made] == [1, 1]
+
+
+def test_a_wrapper_that_keeps_statistics_is_named() -> None:
+    normalize = "gymnasium.wrappers:NormalizeObservation"
+    with pytest.warns(
+        UserWarning, match="CartPole-v1: the wrapper NormalizeObservation keeps running statistics, .*Leave it out"
+    ):
+        from_gymnasium("CartPole-v1", 2, wrappers=[normalize, "gymnasium.wrappers:TimeLimit(max_episode_steps=3)"])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        from_gymnasium("CartPole-v1", wrappers=["gymnasium.wrappers:TimeAwareObservation"])
