@@ -11,6 +11,8 @@ settings decide their weights:
 Every sum below is weighted. The weights of a minibatch's units add up to 1 (0 without actors), and so do the weights of its
 frames, which apply to the value loss. The losses of micro-batches therefore add up to the minibatch's loss.
 
+On CPUs `training/learning/compiled.py` stands in for `learn_minibatch` and `ppo_loss`, with the same numbers up to rounding.
+
 Source: Schulman et al. 2017 (arXiv 1707.06347).
 
 Shapes: T steps, N environments, B frames, A actors of all actions and frames together.
@@ -360,7 +362,7 @@ def update(
     loss: Loss = ppo_loss,
     steps: int = 1,
     ranks: Ranks = ALONE,
-    learn: Callable[[Any], Stats] | None = None,
+    optimizer_step: Callable[[Any], Stats] | None = None,
 ) -> dict[str, float]:
     """Train `net` on one rollout: epochs of minibatches of whole frames or sequences, shuffled in every epoch.
 
@@ -368,22 +370,22 @@ def update(
         net: the policy, changed in place.
         optimizer: of its parameters, with the learning rate already set. The first group has the policy's parameters, a second
             one those of a separate value network; a group may have its own `max_grad_norm`.
-        samples: all frames of the rollout.
+        samples: all frames of the rollout; `FrameNumbers` if `CompiledPPO` has the rest.
         optim: minibatches and epochs.
         settings: of the objective.
         generator: shuffles the frames; on the CPU. Its seed also seeds dropout.
         loss: to be minimised.
         steps: frames of a sequence, T: environment by environment, all steps of the rollout. 1: single frames are shuffled.
         ranks: the processes that learn together: each minibatch has an equal part of each rank's rollout; statistics are of all.
-        learn: does the optimizer step of a minibatch; None: `learn_minibatch`.
+        optimizer_step: does the one of a minibatch; None: `learn_minibatch`. On CPUs it is `CompiledPPO.learn`.
 
     Returns:
         The means over all minibatches of the statistics of `learn_minibatch`; `explained_variance` of the rollout, NaN if all
         returns are equal; `epochs`, the number of epochs, which `target_kl` may reduce.
     """
-    if learn is None:
+    if optimizer_step is None:
         options: dict[str, Any] = {"optim": optim, "settings": settings, "loss": loss, "steps": steps, "ranks": ranks}
-        learn = partial(learn_minibatch, net, optimizer, **options)
+        optimizer_step = partial(learn_minibatch, net, optimizer, **options)
     device, num_sequences = samples.values.device, len(samples) // steps
     num_minibatches = min(num_sequences, math.ceil(len(samples) * ranks.size / optim.batch_size))
     sizes = [len(part) * steps for part in torch.arange(num_sequences).tensor_split(num_minibatches)]  # nearly equal
@@ -398,7 +400,7 @@ def update(
             of_epoch: Tensor | None = None
             # gathered once in the new order, so that minibatches are slices
             for minibatch in replace(samples.gather(order, all_of_them=True), **weighed).split(sizes):
-                stats = learn(minibatch)
+                stats = optimizer_step(minibatch)
                 values = torch.stack(list(stats.values()))
                 of_epoch = values if of_epoch is None else of_epoch + values
             assert of_epoch is not None

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from enn_ppo.training.frames import Frames, cat_columns
-from enn_ppo.training.learning.actor_critic import Actor
+from enn_ppo.training.learning.actor_critic import ActingNet
 from enn_ppo.training.players import Cast
 from enn_ppo.training.policy_states import PolicyStates, rows_of
 from enn_ppo.training.watchdog import Watchdog
@@ -131,7 +131,7 @@ class EnvBlock:
     def __init__(
         self,
         vec_env: VecEnv,
-        nets: Mapping[str, Actor],
+        nets: Mapping[str, ActingNet],
         device: torch.device,
         first_env: int = 0,
         *,
@@ -233,7 +233,7 @@ class Trajectory:
     """A rollout in progress: the observations of one policy, and its actions."""
 
     policy: str  # its name
-    net: Actor  # the policy and value function
+    net: ActingNet  # the policy and value function
     keys: Tensor  # (T, N) int64, keys of the sampling noise
     env_id: Tensor  # (N,) int64, the rollout's numbers of the environments
     seen: list[VecObs]  # T + 1 observations of N frames in the end

@@ -16,7 +16,7 @@ from enn_ppo.rollout import Watch
 from enn_ppo.training.callbacks import Update
 from enn_ppo.training.errors import Interrupted, PartLost, RankFailed
 from enn_ppo.training.interrupt import EXIT_CODES
-from enn_ppo.training.learning.learner import Learned, Settings
+from enn_ppo.training.learning.learner import Learned, UpdateSettings
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.logger import Row
 from enn_ppo.training.tracking.metrics import metrics_row
@@ -88,19 +88,19 @@ class Run:
 
         return watch
 
-    def report(self, learned: Mapping[str, Learned], settings: Settings, seconds: float) -> None:
+    def report(self, learned: Mapping[str, Learned], scheduled: UpdateSettings, seconds: float) -> None:
         """Count an update of all policies, log it, and call the user's callbacks.
 
         Args:
             learned: policy -> result of its update.
-            settings: of the update.
+            scheduled: settings of the update.
             seconds: that it took; those of rank 0 count.
         """
         state = self.state
         elapsed = state.ranks.lead(lambda: seconds)
         evaluated = {name: self._evaluated(name, evaluator.poll()) for name, evaluator in self._evaluators.items()}
         state.advance(learned, elapsed)
-        schedule = {"learning_rate": settings.learning_rate, "entropy_coefficient": float(settings.ppo.ent_coef)}
+        schedule = {"learning_rate": scheduled.learning_rate, "entropy_coefficient": float(scheduled.ppo.ent_coef)}
         shared = state.metrics()
         for name, each in learned.items():
             self.metrics[name] = metrics_row(

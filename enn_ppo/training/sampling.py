@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from enn_ppo.rollout import EnvBlock, Rollout, Watch, play, play_all
-from enn_ppo.training.learning.actor_critic import Actor
+from enn_ppo.training.learning.actor_critic import ActingNet
 from enn_ppo.training.players import Cast
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.ranks import ALONE, Ranks
@@ -48,7 +48,7 @@ class LocalSampler:
     def __init__(
         self,
         pools: Sequence[VecEnv],
-        nets: Mapping[str, Actor],
+        nets: Mapping[str, ActingNet],
         device: torch.device,
         seed: int,
         first_env: int = 0,

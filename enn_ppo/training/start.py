@@ -1,4 +1,4 @@
-"""Starting a run: everything is made, checked and played once before anything is written."""
+"""Starting a run: everything is made, checked and played once before the run is written."""
 
 from __future__ import annotations
 
@@ -120,10 +120,10 @@ def make_state(
     if config.self_play.enabled:
         self_play = SelfPlay(config.self_play, models[""].policy, config.seed)
         pools = [self_play.seat(pools[0], env.source, env.config.id)]
-    actors = {name: model.actor for name, model in models.items()}
+    nets = {name: model.acting_net for name, model in models.items()}
     cast = cast_of(config.policies, env.source, env.config.id) if config.policies else None
     sampler = LocalSampler(
-        pools, actors, device, config.seed, first_env, cast=cast, pipeline=config.rollout.pipeline, ranks=ranks
+        pools, nets, device, config.seed, first_env, cast=cast, pipeline=config.rollout.pipeline, ranks=ranks
     )
     return TrainState(config, env.config.id, learners, sampler, callbacks, ranks, self_play)
 

@@ -20,7 +20,7 @@ from enn_ppo.training.learning.learner import (
     Learned,
     Learner,
     LearnerState,
-    Settings,
+    UpdateSettings,
 )
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.ranks import ALONE, Ranks
@@ -111,15 +111,17 @@ class TrainState:
         """Fraction of the training that is done."""
         return self.config.progress(self.step, self.seconds)
 
-    def begin_update(self) -> Settings:
+    def begin_update(self) -> UpdateSettings:
         """Draw environment parameters, and evaluate the schedules."""
         self._draw_env_info()
         progress = self.progress()
-        return Settings(self.step, PPOSettings.at(self.config.ppo, progress), self.config.optim.schedule(progress))
+        return UpdateSettings(
+            self.step, PPOSettings.at(self.config.ppo, progress), self.config.optim.schedule(progress)
+        )
 
-    def learn(self, rollouts: Mapping[str, Any], settings: Settings) -> dict[str, Learned]:
+    def learn(self, rollouts: Mapping[str, Any], scheduled: UpdateSettings) -> dict[str, Learned]:
         """Update every policy; on Ray all at the same time."""
-        learning = {name: learner.learning(rollouts[name], settings) for name, learner in self.learners.items()}
+        learning = {name: learner.learning(rollouts[name], scheduled) for name, learner in self.learners.items()}
         return {name: finish() for name, finish in learning.items()}
 
     def _draw_env_info(self) -> Mapping[str, Sequence[Any]]:

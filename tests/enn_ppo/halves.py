@@ -9,7 +9,7 @@ from types import TracebackType
 import torch
 from torch import Tensor
 
-from enn_ppo.training.learning.actor_critic import Actor
+from enn_ppo.training.learning.actor_critic import ActingNet
 from entity_gym import Action, Observation
 from entity_gym.pools.pool import ThreadedVecEnv
 from rogue_net import ActResult, FrameKeys, ObsBatch, RogueNet, RogueNetConfig, State
@@ -71,7 +71,7 @@ class Halves:
         ]
         torch.manual_seed(0)
         net = RogueNet(RogueNetConfig(d_model=8, n_layer=1, n_head=1), pools[0].obs_space(), pools[0].action_space())
-        actor: Actor = HookedNet(net, hook)
+        actor: ActingNet = HookedNet(net, hook)
         self.sampler = OnePolicySampler(pools, actor, CPU, 0, pipeline=2)
         self.begin()
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from enn_ppo.rollout import EnvBlock, Rollout, play
-from enn_ppo.training.learning.actor_critic import Actor
+from enn_ppo.training.learning.actor_critic import ActingNet
 from enn_ppo.training.sampling import LocalSampler, block_state, load_block
 from entity_gym.pools.vec_env import VecEnv
 
@@ -17,7 +17,7 @@ from entity_gym.pools.vec_env import VecEnv
 class Collector(EnvBlock):
     """Collects rollouts of one policy."""
 
-    def __init__(self, vec_env: VecEnv, net: Actor, device: torch.device, seed: int, first_env: int = 0) -> None:
+    def __init__(self, vec_env: VecEnv, net: ActingNet, device: torch.device, seed: int, first_env: int = 0) -> None:
         super().__init__(vec_env, {"": net}, device, first_env)
         self.seed_noise(seed)
 
@@ -39,7 +39,7 @@ class Collector(EnvBlock):
 class OnePolicySampler(LocalSampler):
     """Collects rollouts of one policy."""
 
-    def __init__(self, pools: Sequence[VecEnv], net: Actor, *arguments: Any, **options: Any) -> None:
+    def __init__(self, pools: Sequence[VecEnv], net: ActingNet, *arguments: Any, **options: Any) -> None:
         super().__init__(pools, {"": net}, *arguments, **options)
         self.step = 0
 

@@ -107,6 +107,7 @@ def store_defaults() -> None:
         store(group="distributed", name=mode, node=distributed | {"mode": mode})
     groups = {"value_net": "none", "distributed": "none", "env": "MineSweeper", "experiment": None}
     train["defaults"] = ["_self_", *({group: choice} for group, choice in groups.items())]
+    # the rest comes from the preset, so that nothing of MineSweeper is left in another world
     train["env"] = {name: train["env"][name] for name in ("api", "view", "wrappers")}
     # the folder of each job of `--multirun` is `run_dir` inside this one
     train["hydra"] = {"sweep": {"dir": "${given:${run_dir},${run_dir},multirun/${now:%Y-%m-%d}/${now:%H-%M-%S}}"}}

@@ -11,7 +11,7 @@ from rogue_net import ActResult, Evaluation, FrameKeys, ObsBatch, RaggedTensor, 
 from rogue_net.heads.heads import ValueHead
 
 
-class Actor(Protocol):
+class ActingNet(Protocol):
     """A policy and its value function, as rollouts use them."""
 
     def act(
@@ -43,7 +43,7 @@ class ActorCritic(nn.Module):
         self.value_net = value_net
 
     @property
-    def actor(self) -> Actor:
+    def acting_net(self) -> ActingNet:
         """The network that rollouts act with: the policy, unless values come from a network of their own."""
         return self.policy if self.value_net is None else self
 

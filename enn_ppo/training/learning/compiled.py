@@ -59,7 +59,7 @@ class CompiledPPO:
         self._columns: list[Any] = []  # of each program, during an update
 
     @contextmanager
-    def update(self, samples: Samples) -> Iterator[Any]:  # FrameNumbers, in the place of Samples
+    def holding(self, samples: Samples) -> Iterator[Any]:  # FrameNumbers, in the place of Samples
         """Hold the samples, parameters and AdamW's state in the programs; bring the last two back to the modules in the end.
 
         Raises:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 
-class Settings(NamedTuple):
+class UpdateSettings(NamedTuple):
     """Settings of one update, with a number in place of every schedule."""
 
     step: int  # environment steps trained before this update
@@ -99,7 +99,6 @@ class Learner:
         self.return_scale = ReturnScale() if ppo.normalize == "returns" else None
         self._action_space = action_space
         self.loss: Loss = partial(ppo_loss, terms=terms)
-        self._ppo_loss = self.loss  # that of the compiled step
         self._compiled: CompiledPPO | None = None
         if can_be_compiled(self.model, terms):
             from enn_ppo.training.learning.compiled import CompiledPPO  # the compiler is needed by those who use it
@@ -109,20 +108,20 @@ class Learner:
         self._shuffling = torch.Generator()
         self._transferred: Sequence[Transferred] = ()
 
-    def learn(self, rollout: Rollout, settings: Settings, *, stale: bool = False) -> Learned:
+    def learn(self, rollout: Rollout, scheduled: UpdateSettings, *, stale: bool = False) -> Learned:
         """Do one update: estimate advantages, train epochs of minibatches, and update the input statistics.
 
         Args:
             rollout: T steps of N environments.
-            settings: of this update.
+            scheduled: settings of this update.
             stale: whether a part was collected with earlier parameters. Then log-probs and values are recomputed, and advantages
                 are estimated with V-trace.
         """
-        self.begin(settings)
+        self.begin(scheduled)
         log_ratios = None
         if stale:
             rollout, log_ratios = recompute_log_probs(self.model, rollout, sequences=self._optim.sequences)
-        advantages = self.estimate_advantages(rollout, settings.ppo, log_ratios)
+        advantages = self.estimate_advantages(rollout, scheduled.ppo, log_ratios)
         largest = self._check_scale(rollout.frames.rewards, advantages.returns)
         head = self.model.value_head
         if self.return_scale and self.return_scale(advantages.returns, head, self.ranks):
@@ -130,15 +129,16 @@ class Learner:
             frames = rollout.frames
             rollout = replace(rollout, frames=replace(frames, values=head.mean.expand_as(frames.values)))
         samples = Samples.of(rollout, advantages, sequences=self._optim.sequences)
-        learning = (self._optim, settings.ppo)
         steps = len(samples) // rollout.num_envs if self._optim.sequences else 1
         options: dict[str, Any] = {"generator": self._shuffling, "loss": self.loss, "steps": steps, "ranks": self.ranks}
-        if self._compiled and self.loss is self._ppo_loss:
-            learn = partial(self._compiled.learn, optim=learning[0], settings=learning[1], ranks=self.ranks)
-            with self._compiled.update(samples) as frames:
-                stats = update(self.model, self.optimizer, frames, *learning, learn=learn, **options)
+        if self._compiled:
+            step = partial(self._compiled.learn, optim=self._optim, settings=scheduled.ppo, ranks=self.ranks)
+            with self._compiled.holding(samples) as numbers:
+                stats = update(
+                    self.model, self.optimizer, numbers, self._optim, scheduled.ppo, optimizer_step=step, **options
+                )
         else:
-            stats = update(self.model, self.optimizer, samples, *learning, **options)
+            stats = update(self.model, self.optimizer, samples, self._optim, scheduled.ppo, **options)
         self._check_stats(stats, largest)
         self.measure(rollout.frames.obs)
         played = merge_played(self.ranks.gather_objects(summarize(rollout, self._action_space)))
@@ -177,15 +177,15 @@ class Learner:
                 "environment's rewards smaller"
             )
 
-    def learning(self, rollout: Rollout, settings: Settings) -> Callable[[], Learned]:
+    def learning(self, rollout: Rollout, scheduled: UpdateSettings) -> Callable[[], Learned]:
         """Begin an update; the returned function does it. Remote learners train in parallel until it is called."""
-        return partial(self.learn, rollout, settings)
+        return partial(self.learn, rollout, scheduled)
 
-    def begin(self, settings: Settings) -> None:
+    def begin(self, scheduled: UpdateSettings) -> None:
         """Set the learning rate of an update, and seed the shuffling of its minibatches."""
         purpose = (Purpose.SHUFFLING, self.ranks.rank) if self.ranks.rank else (Purpose.SHUFFLING,)
-        self._shuffling.manual_seed(random_key(self._seed, settings.step, *purpose))
-        set_learning_rate(self.optimizer, settings.learning_rate)
+        self._shuffling.manual_seed(random_key(self._seed, scheduled.step, *purpose))
+        set_learning_rate(self.optimizer, scheduled.learning_rate)
 
     def estimate_advantages(
         self, rollout: Rollout, settings: PPOSettings, log_ratios: Tensor | None = None

@@ -19,7 +19,7 @@ from enn_ppo.settings.config import TrainConfig
 from enn_ppo.training.build import make_learner, make_model
 from enn_ppo.training.errors import ActorDied, PartLost
 from enn_ppo.training.learning.actor_critic import ActorCritic
-from enn_ppo.training.learning.learner import Learned, Learner, LearnerNews, LearnerState, Settings
+from enn_ppo.training.learning.learner import Learned, Learner, LearnerNews, LearnerState, UpdateSettings
 from enn_ppo.training.on_ray.cluster import CLOSE_SECONDS, START_SECONDS, fetch, not_started
 from enn_ppo.training.on_ray.runner import CPU, Spaces
 from enn_ppo.training.on_ray.shipping import Weights, load_weights, ship_weights, unship
@@ -131,10 +131,10 @@ class RemoteLearner:
             load_weights(self._model, self._ask(self.weights, timeout))
             self._model_weights = self.weights
 
-    def learning(self, parts: Sequence[Part], settings: Settings) -> Callable[[], Learned]:
+    def learning(self, parts: Sequence[Part], scheduled: UpdateSettings) -> Callable[[], Learned]:
         """See `Learner.learning`."""
         stale = any(part.version != self.version for part in parts)
-        return self._call("learn", parts, settings, stale=stale)
+        return self._call("learn", parts, scheduled, stale=stale)
 
     def measure_rollout(self, parts: Sequence[Part]) -> None:
         """See `Learner.measure_rollout`."""

@@ -63,10 +63,10 @@ class EnvRunner:
         pools = make_pools(env, self._rollout, config.seed, self._first_env)
         spaces = pools[0].obs_space(), pools[0].action_space()
         self._models = {name: make_model(config, *spaces) for name in config.policies or [""]}
-        actors = {name: model.actor for name, model in self._models.items()}
+        nets = {name: model.acting_net for name, model in self._models.items()}
         cast = cast_of(config.policies, env.source, env.config.id) if config.policies else None
         pipeline = config.rollout.pipeline
-        self._sampler = LocalSampler(pools, actors, CPU, config.seed, self._first_env, cast=cast, pipeline=pipeline)
+        self._sampler = LocalSampler(pools, nets, CPU, config.seed, self._first_env, cast=cast, pipeline=pipeline)
         if seed is not None:
             self.reset(seed, parameters)
         return spaces

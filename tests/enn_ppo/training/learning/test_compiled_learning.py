@@ -208,7 +208,7 @@ def compiled_step(
     groups = [{"params": list(net.parameters())} for net in (model.policy, model.value_net) if net is not None]
     optimizer = AdamW(groups, lr=lr, weight_decay=0.0)
     learning = CompiledPPO(model, optimizer)
-    with learning.update(given) as frames:
+    with learning.holding(given) as frames:
         columns = weigh(frames, [frames.frames], [len(frames)], ppo)[0]
         stats = learning.learn(replace(frames, **columns), OptimConfig(max_grad_norm=1e9), ppo)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -280,9 +280,9 @@ def learned(
     try:
         if compiled:
             learning = CompiledPPO(model, optimizer)
-            with learning.update(given) as frames:
+            with learning.holding(given) as frames:
                 learn = partial(learning.learn, optim=optim, settings=ppo)
-                stats = update(model, optimizer, frames, optim, ppo, generator=generator, learn=learn)
+                stats = update(model, optimizer, frames, optim, ppo, generator=generator, optimizer_step=learn)
         else:
             stats = update(model, optimizer, given, optim, ppo, generator=generator)
     finally:

@@ -22,7 +22,7 @@ from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.training.build import make_learner, make_pools
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.frames import Frames
-from enn_ppo.training.learning.learner import Learner, Settings
+from enn_ppo.training.learning.learner import Learner, UpdateSettings
 from enn_ppo.training.learning.vtrace import joint_log_ratios, recompute_log_probs, vtrace
 from rogue_net import RaggedTensor
 from rogue_net.batch.ragged import offsets_of
@@ -166,8 +166,8 @@ def change(learner: Learner, size: float = 0.3) -> None:
             parameter += size * torch.randn(parameter.shape, generator=noise)
 
 
-def update_settings(config: TrainConfig) -> Settings:
-    return Settings(0, PPOSettings.at(config.ppo), 1e-3)
+def update_settings(config: TrainConfig) -> UpdateSettings:
+    return UpdateSettings(0, PPOSettings.at(config.ppo), 1e-3)
 
 
 def test_log_ratios_add_up_over_all_actors_and_actions_of_a_frame() -> None:
