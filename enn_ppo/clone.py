@@ -33,7 +33,7 @@ from enn_ppo.training.frames import Frames
 from enn_ppo.training.interrupt import EXIT_CODES, finish_on_interrupt
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.learning.learner import Learner
-from enn_ppo.training.learning.optimizer import AdamW, set_learning_rate
+from enn_ppo.training.learning.optimizer import AdamW
 from enn_ppo.training.learning.teacher import of_items
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.recording import RecordedFrames, read_all
@@ -192,7 +192,7 @@ def learn(model: ActorCritic, learned: Samples, held_out: Samples, config: Clone
         started = time.perf_counter()
         generator.manual_seed(random_key(config.seed, epoch, Purpose.SHUFFLING))
         rate = schedule((epoch - 1) / cloning.epochs)
-        set_learning_rate(optimizer, rate)
+        optimizer.param_groups[0]["lr"] = rate
         stats = update(model, optimizer, learned, optim, settings, generator=generator, loss=clone_loss)
         row: Row = {"epoch": epoch} | {name: stats[name] for name in ("loss", "value_loss", "grad_norm")}
         measured = measure(model, held_out, settings)

@@ -275,8 +275,9 @@ def import_callable(env_id: str, option: str) -> Any:
     found = getattr(module, name, None)
     if not callable(found) and not isinstance(found, EnvSource):
         public = {key: value for key, value in vars(module).items() if not key.startswith("_")}
-        own = [key for key, value in public.items() if getattr(value, "__module__", None) == module_name]
+        of_module = [each for each in public.items() if getattr(each[1], "__module__", None) == module_name]
+        own = [key for key, value in public.items() if isinstance(value, EnvSource)] + [key for key, _ in of_module]
         raise ValueError(
-            f"{option} is {env_id!r}, but {module_name} has no class or function {name!r}; {nearest(name, own or dir(module))}"
+            f"{option} is {env_id!r}, but {module_name} has no class or function {name!r}; {nearest(name, own or list(public))}"
         )
     return found

@@ -42,7 +42,8 @@ def encode(value: Any, where: str, tensors: list[Tensor]) -> Any:
         return {"tensor": len(tensors) - 1}
     if kind in (np.ndarray, np.memmap) or isinstance(value, np.generic):
         array = np.asarray(value)
-        if not array.dtype.hasobject and _is_plain(array.dtype):
+        described = not array.dtype.hasobject and np.lib.format.dtype_to_descr(array.dtype)
+        if described and np.lib.format.descr_to_dtype(described) == array.dtype:
             # the format keeps the memory order, which affects the order of sums, and so the last bits of a resumed run
             buffer = io.BytesIO()
             np.lib.format.write_array(buffer, array, (3, 0), allow_pickle=False)
@@ -80,7 +81,3 @@ def decode(value: Any, tensors: dict[int, Tensor]) -> Any:
             array = np.lib.format.read_array(buffer, allow_pickle=False, max_header_size=_HEADER_BYTES).copy("K")
             return array[()] if kind == "scalar" else array
     raise ValueError(f"it holds the value {value!r:.80}, which no trainer has written")
-
-
-def _is_plain(dtype: np.dtype[Any]) -> bool:
-    return bool(np.lib.format.descr_to_dtype(np.lib.format.dtype_to_descr(dtype)) == dtype)

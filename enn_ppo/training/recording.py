@@ -155,7 +155,8 @@ def read_all(paths: Path | str | Sequence[Path | str], spaces: Spaces | None = N
         for chunk in chunks:
             own, frames = _read_chunk(chunk)
             spaces = spaces or own
-            _check_same(own, spaces, folder, other)
+            if difference := spaces_difference(*(spaces_to_dict(*each) for each in (own, spaces))):
+                raise ValueError(f"recording {folder} has other spaces than {other}: {difference}")
             parts.append(frames)
             for env, step in zip(frames.env_id.tolist(), frames.step.tolist(), strict=True):
                 if step == 0 or env not in last:
@@ -271,10 +272,3 @@ def _checked(tensors: Mapping[str, Tensor], name: str, dtype: torch.dtype, *shap
     if tensor.dtype != dtype or list(tensor.shape) != lengths or len(shape) != tensor.dim():
         raise ValueError(f"{name} is {tensor.dtype} {list(tensor.shape)}, and should be {dtype} {list(shape)}")
     return tensor
-
-
-def _check_same(given: Spaces, expected: Spaces, path: Path, other: str) -> None:
-    """Check that the recording in `path` has the spaces of `other`."""
-    difference = spaces_difference(*(spaces_to_dict(*each) for each in (given, expected)))
-    if difference:
-        raise ValueError(f"recording {path} has other spaces than {other}: {difference}")

@@ -53,7 +53,10 @@ def start_run(config: TrainConfig, env: EnvFactory | None, callbacks: Sequence[C
         device = select_device("cpu" if config.distributed.mode == "ray" else config.device)
         bound = ranks.each(lambda: bind_environment(config.env, env))
         if config.policies:
-            _check_policies(config, bound, env)
+            cast_of(config.policies, bound.source, bound.config.id)
+            if config.eval.interval is not None:
+                evaluated = bind_evaluation(bound.config, config.eval, env).source
+                cast_of(config.policies, evaluated, f"eval.env_kwargs: {bound.config.id}")
         lock = RunLock()
         stack.callback(lock.close)
         # before the checkpoint is read, so that no trainer can save another one meanwhile
@@ -126,14 +129,6 @@ def make_state(
         pools, nets, device, config.seed, first_env, cast=cast, pipeline=config.rollout.pipeline, ranks=ranks
     )
     return TrainState(config, env.config.id, learners, sampler, callbacks, ranks, self_play)
-
-
-def _check_policies(config: TrainConfig, bound: BoundEnvironment, env: EnvFactory | None) -> None:
-    """Check that the policies fit the world, and that of evaluations."""
-    cast_of(config.policies, bound.source, bound.config.id)
-    if config.eval.interval is not None:
-        source = bind_evaluation(bound.config, config.eval, env).source
-        cast_of(config.policies, source, f"eval.env_kwargs: {bound.config.id}")
 
 
 def _load(config: TrainConfig, ranks: Ranks) -> dict[str, Checkpoint]:

@@ -101,6 +101,8 @@ class MaskReader:
             return observation, {}
         place, given = self.found, None
         if self._in_observation:
+            if not isinstance(observation, Mapping) or self._key not in observation:
+                raise ValueError(f"the observation is {observation!r:.200}; expected a dictionary with {self._key!r}")
             given = observation[self._key]
             if self._is_taken_out:
                 observation = {key: value for key, value in observation.items() if key != self._key}

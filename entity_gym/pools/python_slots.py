@@ -168,7 +168,8 @@ class PythonSlots(EnvSlots):
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        check_state(state, len(self), "environments", "random", "observations")
+        of_envs = ("environments", "random", "observations", "configured", "numbers", "elapsed_step", "pending")
+        check_state(state, len(self), *of_envs)
         for i, env in enumerate(self.envs):
             self._configure(i, {**self._originals[i], **state["configured"][i]}, by_default=True)
             self._call(i, env.load_state, copy.deepcopy(state["environments"][i]))

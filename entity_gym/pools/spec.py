@@ -121,6 +121,11 @@ class EnvSpec:
         """Mean episodic reward at which the environment counts as solved."""
         return self.config.reward_threshold
 
+    @property
+    def id(self) -> str:
+        """Name of the environment, by which Gymnasium shows it."""
+        return self.config.name
+
     def __repr__(self) -> str:
         parameters = ", ".join(f"{name}={value!r}" for name, value in self.config.parameters.items())
         lines = [f"EnvSpec of {self.config.name}", *_wrapped(f"config: {self.config}")]

@@ -19,7 +19,6 @@ from enn_ppo.rollout import Rollout
 from enn_ppo.settings.learning import OptimConfig, PPOConfig, PPOSettings
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.learning.moments import update_normalization
-from enn_ppo.training.learning.optimizer import set_learning_rate
 from enn_ppo.training.learning.return_scale import ReturnScale
 from enn_ppo.training.learning.vtrace import recompute_log_probs, vtrace
 from enn_ppo.training.random_keys import Purpose, random_key
@@ -185,7 +184,8 @@ class Learner:
         """Set the learning rate of an update, and seed the shuffling of its minibatches."""
         purpose = (Purpose.SHUFFLING, self.ranks.rank) if self.ranks.rank else (Purpose.SHUFFLING,)
         self._shuffling.manual_seed(random_key(self._seed, scheduled.step, *purpose))
-        set_learning_rate(self.optimizer, scheduled.learning_rate)
+        for group in self.optimizer.param_groups:
+            group["lr"] = scheduled.learning_rate
 
     def estimate_advantages(
         self, rollout: Rollout, settings: PPOSettings, log_ratios: Tensor | None = None

@@ -14,42 +14,23 @@ from enn_ppo.training.ranks import Ranks
 
 
 class AdamW(torch.optim.AdamW):
-    """`torch.optim.AdamW` without importing torch's compiler, which takes 2 s.
-
-    Torch's decorators, which exclude these methods from compilation, import the compiler; this class removes the decorators.
-    """
-
-    @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """See `torch.optim.AdamW.step`."""
-        _undecorated(torch.optim.AdamW.step)(self)
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """See `torch.optim.Optimizer.zero_grad`."""
-        _undecorated(torch.optim.Optimizer.zero_grad)(self, set_to_none)
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """See `torch.optim.Optimizer.add_param_group`."""
-        _undecorated(torch.optim.Optimizer.add_param_group)(self, param_group)
-
-    def state_dict(self) -> dict[str, Any]:
-        """See `torch.optim.Optimizer.state_dict`."""
-        state: dict[str, Any] = _undecorated(torch.optim.Optimizer.state_dict)(self)
-        return state
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """See `torch.optim.Optimizer.load_state_dict`."""
-        _undecorated(torch.optim.Optimizer.load_state_dict)(self, state_dict)
+    """`torch.optim.AdamW` without the decorators that import torch's compiler, which takes 2 s."""
 
 
-def _undecorated(method: Any) -> Any:
+def _undecorated(name: str) -> Any:
+    method = getattr(torch.optim.AdamW, name)
     return getattr(method, "__wrapped__", method)
+
+
+AdamW.step = torch.no_grad()(_undecorated("step"))  # type: ignore[method-assign]
+for _name in ("zero_grad", "add_param_group", "state_dict", "load_state_dict"):
+    setattr(AdamW, _name, _undecorated(_name))
 
 
 def make_optimizer(model: ActorCritic, config: TrainConfig) -> torch.optim.Optimizer:
     """Make AdamW for the policy, with a second parameter group for a separate value network.
 
-    The learning rate is 0 until `set_learning_rate`.
+    The learning rate is 0 until each update sets its own.
     """
     optim, nets = config.optim, [net for net in (model.policy, model.value_net) if net is not None]
     groups: list[dict[str, Any]] = [
@@ -57,12 +38,6 @@ def make_optimizer(model: ActorCritic, config: TrainConfig) -> torch.optim.Optim
         for net in nets
     ]
     return AdamW(groups, lr=0.0, eps=1e-5, fused=True)
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate of all parameter groups."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
 
 
 @torch.no_grad()

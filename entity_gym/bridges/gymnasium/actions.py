@@ -85,7 +85,7 @@ class GymActions:
         counts = {name: self._counts[name] for name in _names(tree)}
         size, first = sum(counts.values()), self.firsts.get(next(iter(counts)), 0) if len(counts) == 1 else 0
         flags = np.asarray(given).reshape(-1)
-        if are_numbers:
+        if are_numbers and flags.dtype.kind != "b":
             numbers = flags - first if len(flags) else np.zeros(0, np.int64)
             flags = np.isin(np.arange(size), numbers) if is_distinct(numbers, size) else np.zeros(0)
         if len(flags) != size or flags.dtype.kind not in "biuf" or not ((flags == 0) | (flags == 1)).all() or not size:

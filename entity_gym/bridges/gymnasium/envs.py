@@ -199,4 +199,6 @@ def to_gymnasium(env: Any, render_mode: str | None = None, **options: Any) -> Gy
         ValueError: for options that are not allowed, or if it is not known how many entities or actors there can be.
         ImportError: naming what to install.
     """
+    if render_mode not in (None, "rgb_array"):
+        raise ValueError(f"render_mode is {render_mode!r}; allowed: None, 'rgb_array'")
     return make_form(partial(GymnasiumEnv, render_mode), env, options)

@@ -69,10 +69,17 @@ class TupleAgents:
         )
 
     def _of_each(self, values: Any) -> dict[str, Any]:
-        return dict(zip(self.possible_agents, values, strict=True))
+        agents = self.possible_agents
+        if not isinstance(values, tuple | list | np.ndarray) or len(values) != len(agents):
+            raise ValueError(
+                f"{self.metadata['name']} returned {values!r:.200}; expected one value for each of {len(agents)} agents"
+            )
+        return dict(zip(agents, values, strict=True))
 
     def _infos(self, info: Any) -> dict[str, Any]:
         """Return agent -> its info: of an info of all, the action mask of the agent."""
+        if isinstance(info, tuple | list):
+            return self._of_each(info)
         masks = {key: self._of_each(info[key]) for key in IN_INFO if key in info}
         if self._masks is not None:
             masks = {IN_INFO[0]: self._of_each(self._masks())}

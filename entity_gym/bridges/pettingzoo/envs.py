@@ -173,4 +173,6 @@ def to_pettingzoo(env: Any, *, render_mode: str | None = None, **options: Any) -
             f"{source.name} has no players, and PettingZoo's agents are players: give its class num_players(), players() and "
             "seen_by() as entity_gym.pools.players says, or use to_gymnasium, where the whole world is one agent"
         )
+    if render_mode not in (None, "rgb_array"):
+        raise ValueError(f"render_mode is {render_mode!r}; allowed: None, 'rgb_array'")
     return make_form(partial(PlayersParallelEnv, mapping, render_mode), env, options)

@@ -6,6 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
+import torch
 
 from rogue_net.kernels.cpu import attention, relative_attention, tables
 from rogue_net.kernels.cpu.compiling import address
@@ -75,7 +76,7 @@ class TileMemory:
         of_places = [scheme.dimensions * places_room, 2 * room, places_room]
         sizes = [*floats.values(), *of_attention, *of_relative, *of_places]
         starts = np.cumsum([0, *(padded(size, 16) for size in sizes)]).tolist()
-        self._floats = np.zeros(starts[-1], np.float32)
+        self._floats = torch.zeros(starts[-1])  # torch begins them with a line of the cache, and NumPy within one
         self._ints = np.zeros(sum(ints.values()) + room, np.int64)
         self._visible = np.ones(room, np.bool_)
         base: int = address(self._floats)

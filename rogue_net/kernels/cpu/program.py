@@ -181,7 +181,7 @@ class Program:
         self._places = {id(each): start for each, start in zip(self.parameters, self._starts, strict=False)}
         self.flat, self.first, self.second, self.gradient_flat = (_zeros(padded(self._starts[-1], 8)) for _ in range(4))
         self._parts = [self.parts_of(each) for each in (self.flat, self.first, self.second)]
-        self.steps = np.zeros(len(self._sizes), np.int64)  # of the optimizer, for each parameter
+        self.steps = [0] * len(self._sizes)  # of the optimizer, for each parameter
         self._seen: list[Any] = []  # version and address of each parameter when it was last copied
         self._linears: list[tables.Linear] = []
         self._relative: list[tables.Parameter] = []  # tables of relative positions
@@ -191,7 +191,7 @@ class Program:
         self._held: list[Any] = []  # owners of memory that tables point to
         self._describe()
         self.weights, self.transposed = _zeros(self._weights_size), _zeros(max(self._transposed_size, 8))
-        self._gradients = np.zeros((1, self._gradient_size), np.float32)
+        self._gradients = _zeros(1, self._gradient_size).numpy()
         self._local = local()  # of each thread that acts its own tiles
 
     @property
@@ -367,7 +367,7 @@ class Program:
         if states:
             torch._foreach_copy_(first, [each["exp_avg"] for each in states])
             torch._foreach_copy_(second, [each["exp_avg_sq"] for each in states])
-            self.steps = np.array([int(each["step"]) for each in states], np.int64)
+            self.steps = [int(each["step"]) for each in states]
         self.fold()
 
     @torch.no_grad()
@@ -377,7 +377,7 @@ class Program:
         torch._foreach_copy_(list[Tensor](self.parameters), parameters)
         torch._foreach_copy_([each["exp_avg"] for each in states], first)
         torch._foreach_copy_([each["exp_avg_sq"] for each in states], second)
-        for state, number in zip(states, self.steps.tolist(), strict=True):
+        for state, number in zip(states, self.steps, strict=True):
             state["step"].fill_(number)
 
     def parts_of(self, numbers: Tensor) -> list[Tensor]:
@@ -534,7 +534,7 @@ class Program:
         """
         parts = _shares(columns.sizes[frames], self.net.config.d_model)
         if len(self._gradients) < len(parts):
-            self._gradients = np.zeros((len(parts), self._gradient_size), np.float32)
+            self._gradients = _zeros(len(parts), self._gradient_size).numpy()
         self._gradients.fill(0)  # torch would wake threads of its own, which then spin
         stats = _zeros(len(parts), num_stats)
         net, batch = self._net(columns), _minibatch(columns, frames, loss_columns)
@@ -570,14 +570,11 @@ class Program:
 
     def step(self, rate: float, scale: float, betas: tuple[float, float], epsilon: float, weight_decay: float) -> None:
         """Make an AdamW step with the gradient times `scale`."""
-        self.steps += 1
+        self.steps = [each + 1 for each in self.steps]
         beta1, beta2 = betas
-        different, held = (
-            np.unique(self.steps).tolist(),
-            [each.numpy() for each in (self.flat, self.first, self.second)],
-        )
+        different, held = sorted(set(self.steps)), (self.flat, self.first, self.second)
         for number in different:
-            before = [each.copy() for each in held] if len(different) > 1 else held
+            before = [each.clone() for each in held] if len(different) > 1 else []
             how = flat.Adam(
                 scale=scale,
                 rate=rate / (1 - beta1**number),
@@ -592,7 +589,8 @@ class Program:
             parameters, first, second = map(address, held)
             bind(flat.adam)(len(self.flat), parameters, address(self.gradient_flat), first, second, how)
             # a parameter that has made another number of steps, such as one that the environment has gained, waits for its turn
-            for other in np.flatnonzero(self.steps != number):
+            others = [place for place, made in enumerate(self.steps) if made != number]
+            for other in others:
                 part = slice(self._starts[other], self._starts[other + 1])
                 for each, old in zip(held, before, strict=True):
                     each[part] = old[part]

@@ -75,7 +75,7 @@ def test_env_info_goes_to_the_options_of_every_reset_from_then_on() -> None:
 
 
 def test_a_pool_shows_the_same_as_one_environment_after_another() -> None:
-    """The slots of its own and `GymnasiumEnvironment`, which shows `Observation`s, are two ways to the same frames."""
+    """The slots of its own and `as_environment`, which shows `Observation`s, are two ways to the same frames."""
     boxes = {"a": spaces.Box(-1, 1, (2,)), "b": spaces.Box(-1, 1, (1,))}
     space = spaces.Dict({**boxes, "things": spaces.Sequence(spaces.Discrete(4))}, seed=1)
     acting = spaces.Dict({"go": spaces.Discrete(3, start=1), "push": spaces.Box(-1, 1, (2,))})

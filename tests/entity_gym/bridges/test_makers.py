@@ -147,3 +147,15 @@ def always(env: Any) -> Callable[[], Any]:
 def test_a_factory_that_returns_the_same_object_twice_is_refused(make: Callable[[], Any], name: str) -> None:
     with pytest.raises(ValueError, match=f"returned the same {name} object twice; .* make a new one for each"):
         make()
+
+
+class Emptied(Line):
+    def __init__(self, limits: list[int]) -> None:
+        super().__init__(limits.pop())
+
+
+def test_every_environment_gets_lists_of_its_own() -> None:
+    limits = [7]
+    with from_gymnasium(Emptied, 3, limits=limits) as pool:
+        assert len(pool.reset()) == 3
+    assert limits == [7]

@@ -82,6 +82,7 @@ FOUND_BOTH = {"action.0": [0], "action.1": [1, 3]}
         (told(FLAGS), 'info["action_mask"]', FOUND),
         (told(FLAGS, key="action_masks"), 'info["action_masks"]', FOUND),
         (told([3, 1], key="valid_actions"), 'info["valid_actions"]', FOUND),
+        (told(np.array(FLAGS, np.bool_), key="valid_actions"), 'info["valid_actions"]', FOUND),
         (told(np.array([4, 6]), STARTS, key="valid_actions"), 'info["valid_actions"]', FOUND),
         (asked(np.array(FLAGS, np.bool_)), "action_masks()", FOUND),
         (seen(np.array(FLAGS, np.int8)), 'observation["action_mask"]', FOUND),
@@ -205,3 +206,11 @@ def test_what_looks_like_a_mask_and_closes_nothing_draws_one_warning(make: Calla
 )
 def test_what_cannot_be_a_mask_and_masks_beside_one_that_is_used_draw_no_warning(make: Callable[[], Any]) -> None:
     assert warned(from_gymnasium(make, 2)) == []
+
+
+def test_an_observation_without_its_mask_is_refused() -> None:
+    make = seen(np.array(FLAGS, np.int8))
+    world = make()
+    world.shown = [{"place": PLACE}]
+    with pytest.raises(ValueError, match=r"expected a dictionary with 'action_mask'"):
+        from_gymnasium(lambda: world).reset()

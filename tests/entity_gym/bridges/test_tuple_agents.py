@@ -71,15 +71,23 @@ def test_each_member_of_the_tuples_is_an_agent_with_a_reward(flags: bool) -> Non
 ONE, OTHER = [1, 0, 1], [0, 0, 1]
 
 
-def test_a_mask_for_each_agent_in_the_info_closes_its_choices() -> None:
+@pytest.mark.parametrize(
+    "shown",
+    [
+        lambda masks: {"action_mask": masks},
+        lambda masks: [{"action_mask": mask} for mask in masks],
+    ],
+    ids=["list", "infos"],
+)
+def test_a_mask_for_each_agent_in_the_info_closes_its_choices(shown: Any) -> None:
     class Masked(Pair):
         masks: Any = (ONE, OTHER)
 
         def reset(self, **options: Any) -> Any:
-            return super().reset(**options)[0], {"action_mask": self.masks}
+            return super().reset(**options)[0], shown(self.masks)
 
         def step(self, action: Any) -> Any:
-            return *super().step(action)[:4], {"action_mask": self.masks[::-1]}
+            return *super().step(action)[:4], shown(self.masks[::-1])
 
     pool = from_gymnasium(Masked)
     offered = pool.reset().action_masks["agent.action"]
@@ -88,6 +96,9 @@ def test_a_mask_for_each_agent_in_the_info_closes_its_choices() -> None:
     assert offered.mask is not None and offered.mask.values.tolist() == [OTHER, ONE]
     asked = from_gymnasium(type("Asked", (Pair,), {"action_masks": lambda self: [ONE, OTHER]}))
     assert asked.reset().action_masks["agent.action"] == pool.reset().action_masks["agent.action"]
+    short = from_gymnasium(type("Short", (Masked,), {"masks": ([1, 1, 1],)}))
+    with pytest.raises(ValueError, match="Short returned .*; expected one value for each of 2 agents"):
+        short.reset()
 
 
 def test_tuples_of_an_environment_that_does_not_say_so_are_parts_of_one_action() -> None:
@@ -111,3 +122,30 @@ def test_an_episode_ends_when_all_agents_have_ended_by_their_own_flags() -> None
     assert not pool.act(choices(0, 0)).done[0]
     obs = pool.act(choices(0, 1))
     assert obs.done[0] and obs.truncated[0], "one agent was only cut"
+
+
+def test_a_view_reads_the_first_row_of_each_agent_and_the_rest_from_the_first_agent() -> None:
+    view = {
+        "entities": {"Me": {"count": 1, "features": ["number"]}, "Clock": {"count": 1, "features": ["time"]}},
+        "actor": "Me",
+    }
+    pool = from_gymnasium(Pair, view=view)
+    obs = pool.reset()
+    assert {name: buffer.values.tolist() for name, buffer in obs.features.items()} == {"Me": [[0], [1]], "Clock": [[0]]}
+    obs = pool.act({"Me.action": choices(1, 1)["agent.action"]})
+    assert {name: buffer.values.tolist() for name, buffer in obs.features.items()} == {"Me": [[0], [1]], "Clock": [[1]]}
+    with pytest.raises(ValueError, match="select is for worlds of one agent"):
+        from_gymnasium(Pair, view=view | {"select": "Clock"})
+
+
+@pytest.mark.parametrize("rewards", [{0: 5.0, 1: 7.0}, 1.0, [1.0]])
+def test_rewards_that_are_not_one_for_each_agent_are_refused(rewards: Any) -> None:
+    class Paid(Pair):
+        def step(self, action: Any) -> Any:
+            observations, _, *rest = super().step(action)
+            return observations, rewards, *rest
+
+    pool = from_gymnasium(Paid)
+    pool.reset()
+    with pytest.raises(ValueError, match="Paid returned .*; expected one value for each of 2 agents"):
+        pool.act(choices(0, 0))

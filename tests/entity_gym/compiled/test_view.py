@@ -141,3 +141,17 @@ def test_it_is_drawn_as_its_class_draws_it() -> None:
     assert image.shape == (4, 8, 3) and image[0, :, 0].sum() == 255 * env.record.cats
     with pytest.raises(NotImplementedError, match="Watching implements neither render"):
         CompiledView(Watching()).render()
+
+
+def test_what_was_shown_does_not_change_with_the_environment() -> None:
+    env, rng = started(), np.random.default_rng(0)
+    seen, copies = [], []
+    for _ in range(30):
+        obs = env.show()
+        seen.append(obs)
+        copies.append(content(obs))
+        if obs.done:
+            env.reset()
+        else:
+            env.act(random_choices(obs, rng))
+    assert [content(obs) for obs in seen] == copies

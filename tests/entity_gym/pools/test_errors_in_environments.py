@@ -244,15 +244,14 @@ class Fragile(Garden):
 def test_every_method_of_an_environment_is_named_when_it_raises() -> None:
     env = ListEnv(Fragile, 2)
     env.reset()
+    env_state = dict.fromkeys(("random", "observations", "numbers", "elapsed_step", "pending"), ())
     for act, error, note in (
         (pool([garden()], [garden()], [KeyError("x")]).reset, KeyError, "raised by Garden (environment 2) in reset()"),
         (lambda: env.act(nobody(2)), ValueError, "raised by Fragile (environment 0) in act()"),
         (lambda: env.render([1]), RuntimeError, "raised by Fragile (environment 1) in render()"),
         (lambda: (env.reset(), env.state()), OSError, "raised by Fragile (environment 0) in state()"),
         (
-            lambda: env.load_state(
-                {"environments": [{}, {}], "random": [], "observations": [], "configured": [{}, {}]}
-            ),
+            lambda: env.load_state(env_state | {"environments": [{}, {}], "configured": [{}, {}]}),
             KeyError,
             "raised by Fragile (environment 0) in load_state()",
         ),

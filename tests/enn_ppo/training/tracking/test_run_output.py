@@ -214,6 +214,17 @@ def test_it_fits_into_any_width_and_no_name_reaches_the_terminal_as_a_sequence(
     assert max(map(len, drawn(output, columns))) <= columns
 
 
+@pytest.mark.parametrize("no_color", ["", "1"])
+def test_the_dashboard_has_no_color_where_the_terminal_asks_for_none(
+    no_color: str, make: Make, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    terminal = in_terminal(monkeypatch)
+    monkeypatch.setenv("NO_COLOR", no_color)
+    with make(live=make_live()) as output:
+        output.log(row(5))
+    assert ("\x1b[3" in terminal.getvalue()) == (no_color == "")
+
+
 @pytest.mark.parametrize(
     ("stdout", "stderr", "term", "encoding", "is_live"),
     [

@@ -191,3 +191,10 @@ def test_ctrl_c_in_the_middle_of_an_answer_ends_the_pool_with_a_clear_error(monk
                 env.act(add(1, 1))
         with pytest.raises(RuntimeError, match="interrupted in the middle of a message: close it and make a new one"):
             env.reset()
+
+
+@in_threads
+def test_functions_without_a_name_travel_by_value() -> None:
+    size = 7
+    with ThreadedVecEnv(lambda: Zoo(size), 2, 1, num_processes=1, seed=1) as env:
+        assert contents([env.reset()]) == contents([ThreadedVecEnv(lambda: Zoo(7), 2, seed=1).reset()])

@@ -91,7 +91,7 @@ def first_gradient() -> Iterator[list[torch.Tensor]]:
     compiled_step = Program.step
 
     def record_compiled(self: Program, *arguments: Any) -> None:
-        if not self.steps.any():  # of each network
+        if not any(self.steps):  # of each network
             seen[:] = [torch.cat([*seen, *(part.flatten() for part in self.parts_of(self.gradient_flat))])]
         compiled_step(self, *arguments)
 
