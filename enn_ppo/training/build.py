@@ -8,7 +8,7 @@ from contextlib import ExitStack
 import torch
 
 from enn_ppo.ppo import Term
-from enn_ppo.settings.config import RolloutConfig, TrainConfig
+from enn_ppo.settings.config import PPOConfig, RolloutConfig, TrainConfig
 from enn_ppo.training.environment import BoundEnvironment
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.learning.auxiliary import TargetLoss
@@ -19,7 +19,7 @@ from enn_ppo.training.ranks import ALONE, Ranks
 from entity_gym.actions import ActionSpace
 from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.spaces import ObsSpace
-from rogue_net import RogueNet
+from rogue_net import RogueNet, RogueNetConfig
 
 
 def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_env: int = 0) -> list[ThreadedVecEnv]:
@@ -54,21 +54,23 @@ def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_e
     return pools
 
 
-def make_model(config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> ActorCritic:
+def make_model(
+    net: RogueNetConfig, value_net: RogueNetConfig | None, spaces: tuple[ObsSpace, Mapping[str, ActionSpace]], seed: int
+) -> ActorCritic:
     """Make new networks, initialised on the CPU so that all devices start from the same weights.
 
     Raises:
         ValueError: the networks do not fit into memory.
     """
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
+        torch.manual_seed(seed)
         try:
-            policy = RogueNet(config.net, obs_space, action_space)
-            critic = RogueNet(config.value_net, obs_space, action_space) if config.value_net else None
+            policy = RogueNet(net, *spaces)
+            critic = RogueNet(value_net, *spaces) if value_net else None
         except RuntimeError as error:  # torch has no class of its own for this on the CPU
             if "allocate memory" not in str(error):
                 raise
-            size = f"net.d_model={config.net.d_model} and net.n_layer={config.net.n_layer}"
+            size = f"net.d_model={net.d_model} and net.n_layer={net.n_layer}"
             raise ValueError(f"networks of {size} do not fit into memory; make them smaller: {error}") from error
         return ActorCritic(policy, critic)
 
@@ -86,14 +88,14 @@ def make_learner(
     Raises:
         ValueError: the environment has no targets, or the teacher does not fit it.
     """
-    terms = terms_of(config, obs_space, action_space, device)
+    terms = terms_of(config.ppo, obs_space, action_space, device)
     if device.type == "cuda":
         rounded = any(net.precision == "tf32" for net in (config.net, config.value_net) if net is not None)
         torch.set_float32_matmul_precision("high" if rounded else "highest")
-    model = make_model(config, obs_space, action_space).to(device)
+    model = make_model(config.net, config.value_net, (obs_space, action_space), config.seed).to(device)
     return Learner(
         model,
-        make_optimizer(model, config),
+        make_optimizer(model, config.optim),
         config.optim,
         config.ppo,
         action_space,
@@ -105,7 +107,7 @@ def make_learner(
 
 
 def terms_of(
-    config: TrainConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], device: torch.device
+    ppo: PPOConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], device: torch.device
 ) -> list[Term]:
     """The terms that the settings add to PPO's loss; `enn_ppo/training/learning/auxiliary.py` is an example.
 
@@ -113,12 +115,10 @@ def terms_of(
         ValueError: the environment has no targets, or the teacher does not fit it.
     """
     terms: list[Term] = []
-    if config.ppo.teacher is not None:
-        terms.append(load_teacher(config.ppo.teacher, obs_space, action_space, device))
-    if config.ppo.target_coef != 0:
+    if ppo.teacher is not None:
+        terms.append(load_teacher(ppo.teacher, obs_space, action_space, device))
+    if ppo.target_coef != 0:
         if not obs_space.targets:
-            raise ValueError(
-                f"ppo.target_coef={config.ppo.target_coef}: {config.env.id} declares no targets to predict"
-            )
+            raise ValueError(f"ppo.target_coef={ppo.target_coef}: the environment declares no targets to predict")
         terms.append(TargetLoss())
     return terms

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from enn_ppo.settings.config import TrainConfig
+from enn_ppo.settings.learning import OptimConfig
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.ranks import Ranks
 
@@ -27,12 +27,12 @@ for _name in ("zero_grad", "add_param_group", "state_dict", "load_state_dict"):
     setattr(AdamW, _name, _undecorated(_name))
 
 
-def make_optimizer(model: ActorCritic, config: TrainConfig) -> torch.optim.Optimizer:
+def make_optimizer(model: ActorCritic, optim: OptimConfig) -> torch.optim.Optimizer:
     """Make AdamW for the policy, with a second parameter group for a separate value network.
 
     The learning rate is 0 until each update sets its own.
     """
-    optim, nets = config.optim, [net for net in (model.policy, model.value_net) if net is not None]
+    nets = [net for net in (model.policy, model.value_net) if net is not None]
     groups: list[dict[str, Any]] = [
         {"params": list(net.parameters()), "weight_decay": optim.weight_decay, "max_grad_norm": optim.max_grad_norm}
         for net in nets

@@ -113,7 +113,7 @@ class RemoteLearner:
         Raises:
             ValueError: there is no such device, or the cluster has no CPU or GPU left for the learner.
         """
-        self._model = make_model(self._config, *spaces)
+        self._model = make_model(self._config.net, self._config.value_net, spaces, self._config.seed)
         try:
             device, weights = self._actor.prepare.options(num_returns=2).remote(spaces)
             self.device = self._finish(device, weights, START_SECONDS)

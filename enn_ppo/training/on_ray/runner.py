@@ -62,7 +62,9 @@ class EnvRunner:
             ) from error
         pools = make_pools(env, self._rollout, config.seed, self._first_env)
         spaces = pools[0].obs_space(), pools[0].action_space()
-        self._models = {name: make_model(config, *spaces) for name in config.policies or [""]}
+        self._models = {
+            name: make_model(config.net, config.value_net, spaces, config.seed) for name in config.policies or [""]
+        }
         nets = {name: model.acting_net for name, model in self._models.items()}
         cast = cast_of(config.policies, env.source, env.config.id) if config.policies else None
         pipeline = config.rollout.pipeline

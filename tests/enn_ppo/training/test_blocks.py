@@ -37,7 +37,7 @@ def sampler(world: EnvConfig, rollout: RolloutConfig, first: int = 0) -> Iterato
     """A sampler of environments from number `first` on, that has been reset."""
     config = TrainConfig(env=world, seed=5)
     pools = make_pools(bind_environment(world), rollout, config.seed, first)
-    model = make_model(config, pools[0].obs_space(), pools[0].action_space())
+    model = make_model(config.net, config.value_net, (pools[0].obs_space(), pools[0].action_space()), config.seed)
     made = OnePolicySampler(pools, model, CPU, config.seed, first, pipeline=rollout.pipeline)
     with closing(made):
         made.reset(config.seed, {})

@@ -48,5 +48,5 @@ def test_a_run_learns_to_predict_what_can_be_seen_and_is_evaluated(tmp_path: Pat
 
 
 def test_a_world_without_targets_has_nothing_to_predict(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"ppo\.target_coef=0\.5: .*Copycat declares no targets to predict"):
+    with pytest.raises(ValueError, match=r"ppo\.target_coef=0\.5: the environment declares no targets to predict"):
         train(tiny_config(tmp_path / "a", env=EnvConfig(), ppo=PPOConfig(target_coef=0.5)), env=Copycat)

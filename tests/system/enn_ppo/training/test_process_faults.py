@@ -59,7 +59,7 @@ def test_a_worker_process_that_dies_in_either_half_is_told_of_as_without() -> No
     def told(rollout: RolloutConfig, killed: int) -> str:
         config = TrainConfig(env=EnvConfig(kwargs=SMALL_BOARD))
         pools = make_pools(bind_environment(config.env), rollout, seed=0)
-        model = make_model(config, pools[0].obs_space(), pools[0].action_space())
+        model = make_model(config.net, config.value_net, (pools[0].obs_space(), pools[0].action_space()), config.seed)
         with closing(OnePolicySampler(pools, model, CPU, 0, pipeline=rollout.pipeline)) as sampler:
             sampler.reset(0, {})
             sampler.collect(3)
