@@ -37,8 +37,8 @@ STUDY, TRIALS = "study.db", "trials"
 POINTS = 20  # points of a learning curve at which trials are compared
 LAST = 0.2  # fraction of a run over which its score is the mean
 STARTUP = 5  # complete trials before the median pruner begins
-GRACE = 60.0  # seconds that a trainer has to save and end
 LOOK = 0.5  # seconds between two looks at a trial
+GRACE = 60.0  # seconds that a trainer has to save and end
 OUTCOME = "outcome"  # user attribute of trials that have failed or were pruned; interrupted trials have none
 _MUST_AGREE = ("space", "metric", "seeds")  # settings of a sweep that is continued
 
@@ -60,6 +60,8 @@ def sweep(command: SweepCommand, arguments: Sequence[str]) -> optuna.Study:
         raise ValueError('a sweep needs optuna: pip install "enn-ppo[sweep]"') from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)  # the sweep prints its trials itself
     config, folder = command.sweep, Path(str(command.run_dir))
+    if twice := [each for each in arguments if each.lstrip("+").partition("=")[0] in config.space]:
+        raise ValueError(f"{twice[0]} is given for all trials, and sweep.space varies it: leave one out")
     with closing(RunLock()) as lock, finish_on_interrupt(lambda text: None) as interrupted:
         lock.take(folder)
         study = open_study(config, folder, arguments, command.seed)
@@ -67,9 +69,8 @@ def sweep(command: SweepCommand, arguments: Sequence[str]) -> optuna.Study:
         pruning = f"pruning begins once {STARTUP} are complete" if config.pruner == "median" else "none is pruned"
         print(f"{config.trials} trials, {left} to go; {pruning}", flush=True)
         # Optuna looks at the exceptions of parallel trials only before it starts another one, so all are caught.
-        caught = (Interrupted, OSError, ValueError)
         objective = partial(train_trial, command=command, arguments=arguments, interrupted=interrupted)
-        study.optimize(objective, left, None, config.jobs, catch=caught, callbacks=[report])
+        study.optimize(objective, left, None, config.jobs, catch=(Interrupted, OSError, ValueError), callbacks=[report])
         if (how := interrupted()) and count_done(study) < config.trials:
             raise Interrupted(f"interrupted; the same command goes on with {folder}", EXIT_CODES[how])
     best = best_of(study)

@@ -88,7 +88,7 @@ class TranslationConfig:
 
     def __post_init__(self) -> None:
         check_fields(self, "net.translation.")
-        if self.reference_entity is not None:
+        if self.reference_entity is not None or rotates(self):
             _check_positions("net.translation", self)
 
 

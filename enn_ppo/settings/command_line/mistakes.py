@@ -94,7 +94,8 @@ def _explain(error: Exception, schema: type[Any]) -> str | None:
     if isinstance(error, ConfigCompositionException) and key:
         if key[1].startswith("value_net."):
             return f"{key[1]} needs a separate value network, with a setting of this name: value_net=default"
-        return unknown_setting(key[1], [*fields_of(schema), "experiment"])
+        if key[1] not in (known := [*fields_of(schema), "experiment"]):
+            return unknown_setting(key[1], known)
     if isinstance(error, HydraException | OmegaConfBaseException | YAMLError):
         cause = f" ({error.__cause__})" if error.__cause__ is not None else ""
         return f"the settings cannot be composed: {error}{cause}"

@@ -32,10 +32,9 @@ def make_optimizer(model: ActorCritic, optim: OptimConfig) -> torch.optim.Optimi
 
     The learning rate is 0 until each update sets its own.
     """
-    nets = [net for net in (model.policy, model.value_net) if net is not None]
     groups: list[dict[str, Any]] = [
         {"params": list(net.parameters()), "weight_decay": optim.weight_decay, "max_grad_norm": optim.max_grad_norm}
-        for net in nets
+        for net in filter(None, (model.policy, model.value_net))
     ]
     return AdamW(groups, lr=0.0, eps=1e-5, fused=True)
 

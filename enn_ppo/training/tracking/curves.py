@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from enn_ppo.settings.schema import flatten
 from enn_ppo.training.files import replace_file
 from enn_ppo.training.tracking.logger import read_metrics
-from enn_ppo.training.tracking.run_dir import CONFIG
+from enn_ppo.training.tracking.run_dir import CONFIG, METRICS
 from entity_gym.untrusted import YAML_BYTES, parse_yaml, read_regular
 
 Curve = NDArray[np.float64]  # (2, n): ascending steps, and the values there
@@ -51,7 +51,7 @@ def read_run(metrics_jsonl: Path) -> Run:
             raise ValueError(f"{config} cannot be read: {error}") from error
     flat = flatten(settings) if isinstance(settings, Mapping) else {}
     affecting = {name: str(flat[name]) for name in flat if not re.fullmatch(_IGNORED, name)}
-    return Run(metrics_jsonl.parent, rows, affecting)
+    return Run(metrics_jsonl.parent if metrics_jsonl.name == METRICS else metrics_jsonl, rows, affecting)
 
 
 def group_runs(runs: Sequence[Run]) -> dict[str, list[Run]]:

@@ -157,6 +157,7 @@ def test_the_command_writes_a_picture_in_the_format_of_its_name(
     [
         ([], "give at least one run directory"),
         (["nowhere"], "nowhere cannot be read: No such file"),
+        (["text.txt"], "text.txt has no value of episodic_reward yet"),
         (["empty"], "empty has no value of episodic_reward yet"),
         (["a", "colour=red"], "colour is not a setting"),
         (["a", "--speed"], "--speed cannot be read: No such file"),
@@ -177,6 +178,7 @@ def test_a_mistake_is_one_line_that_says_what_is_allowed(
     monkeypatch.chdir(tmp_path)
     make_run(Path("a"), [{**row, "nothing_yet": None} for row in ROWS])
     make_run(Path("empty"), [])
+    Path("text.txt").write_text("a line of text\n")
     make_run(Path("broken")).with_name("config.yaml").write_text("a: [")
     assert main(arguments) == 2
     said = capsys.readouterr().err

@@ -265,6 +265,10 @@ def test_a_space_of_ones_own_is_a_file_in_a_folder_of_ones_own() -> None:
         (["sweep=pop"], r"sweep=pop is not a choice;.*did you mean 'ppo'\?"),
         (["sweep.jobs=2000"], r"sweep\.jobs must be an integer, in \[1, 1024\], got 2000"),
         (["sweep.trails=3"], r"sweep\.trails is not a setting.*did you mean 'sweep\.trials'\?"),
+        (
+            ["sweep=ppo", "sweep.space={optim.lrr: [1, 2]}"],
+            r"Could not override 'sweep\.space'.* \+sweep\.space={optim\.lrr",
+        ),
         (["sweep.space=7"], r"sweep\.space must be a mapping, got 7"),
         (["sweep.pruner=medain"], r"sweep\.pruner is 'medain'.*did you mean 'median'\?"),
         (["optim.lrr=3"], r"optim\.lrr is not a setting.*did you mean 'optim\.lr'\?"),
@@ -281,6 +285,13 @@ def test_a_mistake_is_found_before_the_first_trial(
     assert output.err.startswith("error: ") and output.err.count("\n") == 1
     assert re.search(message, output.err)
     assert list(Path().iterdir()) == []
+
+
+def test_a_setting_that_is_varied_is_not_given_for_all_trials(tmp_path: Path) -> None:
+    varied = SweepCommand(run_dir=str(tmp_path / "sweep"), sweep=SweepConfig(space={"optim.lr": [0.1, 0.2]}))
+    with pytest.raises(ValueError, match=r"optim\.lr=0\.1 is given for all trials, and sweep\.space varies it"):
+        sweep(varied, ["env=Xor", "optim.lr=0.1"])
+    assert not (tmp_path / "sweep").exists()
 
 
 # --- The search space ---

@@ -181,3 +181,8 @@ def test_coordinates_are_plain_numbers_and_orientations_may_be_angles() -> None:
         translation(kinds)
     with pytest.raises(ValueError, match=r"rotation_angle_feature names 'kind', which is Category.* or an Angle"):
         translation(kinds, rotation_angle_feature="kind")
+
+
+def test_a_rotation_needs_coordinates() -> None:
+    with pytest.raises(ValueError, match=r"net\.translation\.position_features is empty"):
+        TranslationConfig(rotation_angle_feature="heading")
