@@ -16,6 +16,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import NoneType, UnionType
@@ -49,7 +50,7 @@ class Range:
             ValueError: with the field, the value and the range.
         """
         number, largest = (int, LARGEST) if kind is int else (int | float, math.inf)
-        if not isinstance(value, bool) and isinstance(value, number) and math.isfinite(value):
+        if not isinstance(value, bool) and isinstance(value, number) and abs(value) <= sys.float_info.max:
             above = value > self.low if self.open_low else value >= self.low
             if above and (value < self.high if self.open_high else value <= min(self.high, largest)):
                 return

@@ -163,6 +163,8 @@ def test_numbers_as_yaml_reads_them_are_understood(values: dict[str, Any], read:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
+        ({"net": {"d_model": 10**400}}, r"net\.d_model must be an integer, .*, got 1000"),
+        ({"ppo": {"clip": 10**400}}, r"ppo\.clip "),
         ({"optim": {"lrr": 1}}, r"optim\.lrr is not a setting; allowed: 'optim\.lr', .*; did you mean 'optim\.lr'\?"),
         ({"optim": {"lr": "fast"}}, r"optim\.lr must be a number or a schedule .*, got 'fast': 'fast' is no point"),
         ({"optim": {"epochs": "3"}}, r"optim\.epochs must be an integer, at least 1, got '3'"),
