@@ -384,7 +384,7 @@ def again(
 
 
 def check_seeds(subject: Subject) -> str:
-    """The same seed gives the same episodes, whatever Python's and NumPy's global random numbers are, and another one others."""
+    """Check that a seed gives the same episodes, whatever global random numbers are, and another seed others."""
     own = "rand_int(s, n), rand_float(s) or rand_normal(s)" if subject.source.is_compiled else "self.rng"
     for seed in (SEED, SEED + 1):
         with global_random(seed):

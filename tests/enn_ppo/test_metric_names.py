@@ -72,7 +72,7 @@ class Weather(Callback):
 
 @pytest.fixture(scope="module")
 def rows(tmp_path_factory: pytest.TempPathFactory, in_line: None) -> list[dict[str, Any]]:
-    """Of small runs that have everything between them."""
+    """Rows of small runs that have everything between them."""
     place = tmp_path_factory.mktemp("runs")
     evaluation = TrainEvalConfig(interval=32, episodes=4, num_envs=4)
     pytest.importorskip("openskill")

@@ -105,7 +105,7 @@ class Copycat(Environment):
 
 
 class Moment(NamedTuple):
-    """What a `Scripted` world shows at one step: an entity per number, the first `actors` of which act."""
+    """Step of a `Scripted` world: an entity per number, the first `actors` of which act."""
 
     items: Sequence[float] = ()
     walls: Sequence[float] = ()

@@ -247,7 +247,7 @@ class Learner:
         news = list(networks[0].news)
         before, now = saved_config(checkpoint).ppo.normalize, self.ppo.normalize
         scale, saved_scale = self.return_scale, checkpoint.trainer["scale"]
-        if before == "returns" != now:
+        if before == "returns" and now != before:
             # remove the head's scale: values stay the same, and the loss is no longer divided by the deviation
             head = self.model.value_head
             head.rescale(torch.zeros_like(head.mean), torch.ones_like(head.deviation))

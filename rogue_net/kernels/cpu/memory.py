@@ -76,7 +76,8 @@ class TileMemory:
         of_places = [scheme.dimensions * places_room, 2 * room, places_room]
         sizes = [*floats.values(), *of_attention, *of_relative, *of_places]
         starts = np.cumsum([0, *(padded(size, 16) for size in sizes)]).tolist()
-        self._floats = torch.zeros(starts[-1])  # torch begins them with a line of the cache, and NumPy within one
+        # torch's memory begins with a line of the cache, and NumPy's within one
+        self._floats = torch.zeros(starts[-1], dtype=torch.float32, device="cpu")
         self._ints = np.zeros(sum(ints.values()) + room, np.int64)
         self._visible = np.ones(room, np.bool_)
         base: int = address(self._floats)

@@ -589,8 +589,7 @@ class Program:
             parameters, first, second = map(address, held)
             bind(flat.adam)(len(self.flat), parameters, address(self.gradient_flat), first, second, how)
             # a parameter that has made another number of steps, such as one that the environment has gained, waits for its turn
-            others = [place for place, made in enumerate(self.steps) if made != number]
-            for other in others:
+            for other in (place for place, made in enumerate(self.steps) if made != number):
                 part = slice(self._starts[other], self._starts[other + 1])
                 for each, old in zip(held, before, strict=True):
                     each[part] = old[part]

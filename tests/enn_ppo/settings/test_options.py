@@ -115,7 +115,7 @@ def accepted(config: Any, field: str, value: float) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class Wheels:
-    """What it rolls on. Nothing else."""
+    """Wheels to roll on. Nothing else."""
 
     count: Annotated[int, Range(2)] = 4
     """How many. More is
@@ -149,7 +149,7 @@ def test_help_lists_settings_with_their_values_and_what_they_mean() -> None:
         "owner": "?",
     }
     assert help_lines(Cart, values) == [
-        "wheels: What it rolls on.",
+        "wheels: Wheels to roll on.",
         "  wheels.count=6                            How many (at least 2)",
         "  wheels.kind=steel                         What they are made of: steel | wood",
         "",

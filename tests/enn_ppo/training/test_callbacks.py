@@ -1,4 +1,4 @@
-"""What users' own code sees and may do during training."""
+"""Tests of what users' own code sees and may do during training."""
 
 from __future__ import annotations
 

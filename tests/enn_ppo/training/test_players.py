@@ -1,4 +1,4 @@
-"""What several policies see, do and earn in one world, each as its own players."""
+"""Tests of what several policies see, do and earn in one world, each as its own players."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def last_value(net: ActorCritic, after: VecObs, env: int) -> torch.Tensor:
 
 
 def row_of(obs: VecObs, env: int, actor: int) -> int:
-    """Where an actor of an environment is among all that move."""
+    """Row of an actor of an environment among all that move."""
     actors = obs.action_masks["move"].actors
     begin, end = actors.offsets[env], actors.offsets[env + 1]
     return int(begin) + actors.values[begin:end, 0].tolist().index(actor)

@@ -1,4 +1,4 @@
-"""What is recorded reads back: every frame as it was, every reward with its own episode, chunk by chunk."""
+"""Recordings read back: every frame as it was, every reward with its own episode, chunk by chunk."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def run(run_dir: Path, env: Any, **changes: Any) -> None:
 
 
 def weights(run_dir: Path) -> dict[str, torch.Tensor]:
-    """Of the last policy, with the statistics that normalize its inputs."""
+    """Weights of the last policy, with the statistics that normalize its inputs."""
     return dict(load_checkpoint(run_dir).policy)
 
 

@@ -198,8 +198,11 @@ def test_a_program_computes_the_same_whatever_tensors_torch_makes_by_default(rel
     torch.set_default_dtype(torch.float64)
     try:
         torch.testing.assert_close(acted(copy.deepcopy(net)), expected, rtol=0, atol=0)
+        torch.set_default_device("meta")
+        torch.testing.assert_close(acted(net), expected, rtol=0, atol=0)
     finally:
         torch.set_default_dtype(torch.float32)
+        torch.set_default_device(None)
 
 
 def test_dropout_is_active_while_learning_only() -> None:

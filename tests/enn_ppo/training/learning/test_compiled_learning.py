@@ -204,7 +204,7 @@ def gradients_of_modules(model: ActorCritic, given: Samples, ppo: PPOSettings) -
 def compiled_step(
     model: ActorCritic, given: Samples, ppo: PPOSettings, lr: float = 0.0
 ) -> tuple[dict[str, torch.Tensor], Any]:
-    """The same by the compiled step: Adam's first moments after one step are a tenth of the gradient."""
+    """Do the same by the compiled step: Adam's first moments after one step are a tenth of the gradient."""
     groups = [{"params": list(net.parameters())} for net in (model.policy, model.value_net) if net is not None]
     optimizer = AdamW(groups, lr=lr, weight_decay=0.0)
     learning = CompiledPPO(model, optimizer)
@@ -308,7 +308,7 @@ def test_a_hundred_optimizer_steps_learn_the_same() -> None:
 
 
 def both_nets() -> list[RogueNet]:
-    """The same network with kernels and without."""
+    """Make the same network with kernels and without."""
     return [backends.make_net(backends.make_config(backend=name)) for name in ("fused", "reference")]
 
 

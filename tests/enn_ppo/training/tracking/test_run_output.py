@@ -1,4 +1,4 @@
-"""What a run shows: a dashboard in a terminal, elsewhere few lines. And how it ends where its metrics cannot be written."""
+"""Output of a run: a dashboard in a terminal, elsewhere few lines. And how it ends where its metrics cannot be written."""
 
 from __future__ import annotations
 
