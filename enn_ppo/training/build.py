@@ -8,7 +8,8 @@ from contextlib import ExitStack
 import torch
 
 from enn_ppo.ppo import Term
-from enn_ppo.settings.config import PPOConfig, RolloutConfig, TrainConfig
+from enn_ppo.settings.config import PPOConfig, RolloutConfig
+from enn_ppo.settings.learning import OptimConfig
 from enn_ppo.training.environment import BoundEnvironment
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.learning.auxiliary import TargetLoss
@@ -76,33 +77,21 @@ def make_model(
 
 
 def make_learner(
-    config: TrainConfig,
-    obs_space: ObsSpace,
-    action_space: Mapping[str, ActionSpace],
-    device: torch.device,
-    ranks: Ranks = ALONE,
-    num_players: int = 1,
+    model: ActorCritic, optim: OptimConfig, ppo: PPOConfig, *, seed: int, ranks: Ranks = ALONE, num_players: int = 1
 ) -> Learner:
-    """Make the networks and the learner of a policy that plays `num_players` players of each environment.
+    """Make the learner of a policy that plays `num_players` players of each environment, on the device of its networks.
 
     Raises:
         ValueError: the environment has no targets, or the teacher does not fit it.
     """
-    terms = terms_of(config.ppo, obs_space, action_space, device)
+    policy, device = model.policy, model.value_head.deviation.device
     if device.type == "cuda":
-        rounded = any(net.precision == "tf32" for net in (config.net, config.value_net) if net is not None)
-        torch.set_float32_matmul_precision("high" if rounded else "highest")
-    model = make_model(config.net, config.value_net, (obs_space, action_space), config.seed).to(device)
+        nets = [policy] if model.value_net is None else [policy, model.value_net]
+        torch.set_float32_matmul_precision("high" if any(net.config.precision == "tf32" for net in nets) else "highest")
+    terms = terms_of(ppo, policy.obs_space, policy.action_space, device)
+    optimizer = make_optimizer(model, optim)
     return Learner(
-        model,
-        make_optimizer(model, config.optim),
-        config.optim,
-        config.ppo,
-        action_space,
-        terms,
-        seed=config.seed,
-        num_players=num_players,
-        ranks=ranks,
+        model, optimizer, optim, ppo, policy.action_space, terms, seed=seed, num_players=num_players, ranks=ranks
     )
 
 

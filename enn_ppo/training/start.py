@@ -23,7 +23,7 @@ from enn_ppo.checkpoints.policy import select_device, set_determinism, set_threa
 from enn_ppo.eval.evaluate import bind_evaluation
 from enn_ppo.eval.evaluator import Evaluator, check_evaluation
 from enn_ppo.settings.config import TrainConfig, default_run_dir
-from enn_ppo.training.build import make_learner, make_pools
+from enn_ppo.training.build import make_learner, make_model, make_pools
 from enn_ppo.training.callbacks import Callback
 from enn_ppo.training.environment import BoundEnvironment, bind_environment
 from enn_ppo.training.interrupt import finish_on_interrupt
@@ -117,8 +117,13 @@ def make_state(
     pools: Sequence[VecEnv] = make_pools(env, rollout, config.seed, first_env)
     spaces = pools[0].obs_space(), pools[0].action_space()
     players = config.policies or {"": [0]}
-    learners = {name: make_learner(config, *spaces, device, ranks, len(own)) for name, own in players.items()}
-    models = {name: learner.model for name, learner in learners.items()}
+    models = {name: make_model(config.net, config.value_net, spaces, config.seed).to(device) for name in players}
+    learners = {
+        name: make_learner(
+            models[name], config.optim, config.ppo, seed=config.seed, ranks=ranks, num_players=len(players[name])
+        )
+        for name in players
+    }
     self_play = None
     if config.self_play.enabled:
         self_play = SelfPlay(config.self_play, models[""].policy, config.seed)

@@ -53,7 +53,8 @@ class LearnerActor:
         config = self._config
         torch.set_num_threads(config.num_threads or 1)
         set_determinism(config.torch_deterministic)
-        self._learner = make_learner(config, *spaces, select_device(config.device), num_players=self._num_players)
+        model = make_model(config.net, config.value_net, spaces, config.seed).to(select_device(config.device))
+        self._learner = make_learner(model, config.optim, config.ppo, seed=config.seed, num_players=self._num_players)
         return self._learner.device, ship_weights(self._learner.model)
 
     def call(self, method: str, rollouts: Sequence[Any], *arguments: Any, **options: Any) -> tuple[Any, Weights]:

@@ -19,7 +19,7 @@ from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutCo
 from enn_ppo.ppo import Advantages, Samples, gae
 from enn_ppo.rollout import Rollout
 from enn_ppo.settings.learning import PPOSettings
-from enn_ppo.training.build import make_learner, make_pools
+from enn_ppo.training.build import make_learner, make_model, make_pools
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.frames import Frames
 from enn_ppo.training.learning.learner import Learner, UpdateSettings
@@ -149,7 +149,8 @@ def stale_config(world: str = "MoveToOrigin", **changes: Any) -> TrainConfig:
 def learner_and_rollout(config: TrainConfig) -> tuple[Learner, Rollout]:
     """A learner, and what its policy has played."""
     pools = make_pools(bind_environment(config.env), config.rollout, config.seed)
-    learner = make_learner(config, pools[0].obs_space(), pools[0].action_space(), CPU)
+    model = make_model(config.net, config.value_net, (pools[0].obs_space(), pools[0].action_space()), config.seed)
+    learner = make_learner(model, config.optim, config.ppo, seed=config.seed)
     sampler = OnePolicySampler(pools, learner.model, CPU, config.seed)
     sampler.reset(config.seed, {})
     learner.measure(sampler.collect(config.rollout.steps).frames.obs)
