@@ -149,6 +149,8 @@ class RogueNet(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         """Everything but the compiled program, which a copy makes for itself."""
+        for each in self.parameters() if self._program else ():  # a pickle holds all memory of which each is a view
+            each.data = each.data.clone()
         return self.__dict__ | {"_program": None, "_has_chosen": False}
 
     def _apply(self, fn: Any, recurse: bool = True) -> RogueNet:

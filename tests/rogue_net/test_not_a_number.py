@@ -98,7 +98,7 @@ def test_a_gradient_is_nan_if_a_frame_of_its_minibatch_is_and_the_next_one_is_wh
     net = make_net(make_config(relpos=relpos), batch)
     given = given_for(twin(net, "reference"), batch, 0)
     program = Program(net)
-    program.load()
+    program.refresh()
     memory = {name: torch.zeros(len(each.values)) for name, each in given.actions.items()}
 
     def gradient(shown: ObsBatch, frames: list[int]) -> tuple[Tensor, Tensor]:

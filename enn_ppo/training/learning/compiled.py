@@ -22,8 +22,8 @@ from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.ranks import ALONE, Ranks
 from entity_gym.actions import SelectEntityActionSpace
 from rogue_net import RaggedTensor, RogueNet
+from rogue_net.kernels.cpu.adamw import CompiledAdamW
 from rogue_net.kernels.cpu.calling import entry
-from rogue_net.kernels.cpu.program import Program
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +40,7 @@ class FrameNumbers(Columns):
 
 
 class CompiledPPO:
-    """A program for each network, and the optimizer's state.
+    """The programs of the networks, and their optimizer's steps.
 
     Args:
         model: policy and value function.
@@ -48,72 +48,54 @@ class CompiledPPO:
     """
 
     def __init__(self, model: ActorCritic, optimizer: torch.optim.Optimizer) -> None:
-        self._model, self._optimizer, self._loss = model, optimizer, entry(compiled_loss.ppo)
-        if model.value_net is None:
-            self._programs = [Program(model.policy)]
-        else:
-            self._programs = [
-                Program(model.policy, with_value=False),
-                Program(model.value_net, with_actions=False),
-            ]
-        self._columns: list[Any] = []  # of each program, during an update
+        self._model, self._loss, critic = model, entry(compiled_loss.ppo), model.value_net
+        self._nets = [CompiledAdamW(model.policy, optimizer, 0, value=critic is None)]
+        if critic is not None:
+            self._nets.append(CompiledAdamW(critic, optimizer, 1, actions=False))
+        self._columns: list[Any] = []  # of each network, during an update
 
     @contextmanager
     def holding(self, samples: Samples) -> Iterator[Any]:  # FrameNumbers, in the place of Samples
-        """Hold the samples, parameters and AdamW's state in the programs; bring the last two back to the modules in the end.
+        """Hold the samples in the programs.
 
         Raises:
             ValueError: an action is no choice of its space.
         """
-        states = [[self._state(parameter) for parameter in program.parameters] for program in self._programs]
-        for program, of_program in zip(self._programs, states, strict=True):
-            program.load(of_program)
-        old = {name: ragged.values for name, ragged in samples.log_probs.items()}
-        with torch.no_grad():
-            self._columns = [each.columns(samples.obs, samples.actions, old) for each in self._programs]
         check_choices(self._model.policy, samples.actions)
+        old = {name: ragged.values for name, ragged in samples.log_probs.items()}
+        for each in self._nets:
+            each.begin()
+        with torch.no_grad():
+            self._columns = [
+                each.program.columns(samples.obs, samples.actions, old, None if each.actions else {})
+                for each in self._nets
+            ]
         names = ("num_actors", "advantages", "values", "returns")
         try:
             yield FrameNumbers(frames=torch.arange(len(samples)), **{name: getattr(samples, name) for name in names})
         finally:
-            for program, of_program in zip(self._programs, states, strict=True):
-                program.store(of_program)
+            for each in self._nets:
+                each.end()
             self._columns = []
 
     def learn(self, minibatch: FrameNumbers, optim: OptimConfig, settings: PPOSettings, ranks: Ranks = ALONE) -> Stats:
         """See `enn_ppo.ppo.learn_minibatch`; the network and the loss are those of the programs."""
         columns = torch.stack([getattr(minibatch, name) for name in compiled_loss.COLUMNS]).numpy()
         found = torch.zeros(len(compiled_loss.STATS))
-        deviation = float(self._model.value_head.deviation)
-        for program, of_program in zip(self._programs, self._columns, strict=True):
-            given = compiled_loss.settings_of(settings, deviation, has_value=program.with_value)
-            found += program.gradient(of_program, minibatch.frames.numpy(), self._loss, given, columns, len(found))
+        frames, deviation = minibatch.frames.numpy(), float(self._model.value_head.deviation)
+        for each, of_rollout in zip(self._nets, self._columns, strict=True):
+            given = compiled_loss.settings_of(settings, deviation, has_value=each.value)
+            found += each.program.gradient(
+                of_rollout, frames, self._loss, given, columns, len(found), has_value=each.value
+            )
         if ranks.size > 1:
-            parts = [found, *(program.gradient_flat for program in self._programs)]
+            parts = [found, *(each.program.gradient_flat for each in self._nets)]
             sums = ranks.sum(torch.cat(parts)).split_with_sizes([len(part) for part in parts])
             torch._foreach_copy_(parts, list(sums))
         stats = dict(zip(compiled_loss.STATS, found.unbind(), strict=True))
-        groups = zip(("grad_norm", "value_grad_norm"), self._programs, self._optimizer.param_groups, strict=False)
-        for name, program, group in groups:
-            norm = program.norm()
-            scale = (group.get("max_grad_norm") or optim.max_grad_norm) / (norm + 1e-6)
-            program.step(
-                float(group["lr"]),
-                1.0 if scale >= 1 else scale,  # a NaN stays one
-                group["betas"],
-                group["eps"],
-                group["weight_decay"],
-            )
-            stats[name] = torch.tensor(norm)
+        for name, each in zip(("grad_norm", "value_grad_norm"), self._nets, strict=False):
+            stats[name] = torch.tensor(each.step(optim.max_grad_norm))
         return stats
-
-    def _state(self, parameter: Tensor) -> Mapping[str, Tensor]:
-        """AdamW's state of a parameter; zeros before its first step."""
-        state: dict[str, Tensor] = self._optimizer.state[parameter]
-        if not state:
-            state |= {"step": torch.tensor(0.0)}
-            state |= {name: torch.zeros_like(parameter) for name in ("exp_avg", "exp_avg_sq")}
-        return state
 
 
 def check_choices(net: RogueNet, actions: Mapping[str, RaggedTensor]) -> None:

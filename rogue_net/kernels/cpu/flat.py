@@ -8,9 +8,12 @@ the scale g and shift s of a LayerNorm before folded in, W (g n + s) + b = W' n 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from rogue_net.kernels.cpu.compiling import Const, Count, Floats, Number, Table, kernel
 from rogue_net.kernels.cpu.dense import LANES, place_of
@@ -129,3 +132,13 @@ def adam(count: Count, parameters: Floats, gradient: Floats, first: Floats, seco
         store(second, at, v)
         step = m / (square_root(v) * how.correction + how.epsilon)
         store(parameters, at, load(EIGHT, parameters, at) * how.keep - step * how.rate)
+
+
+def take(parts: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
+    """Make tensors views of the parts of a flat one, with the numbers that they have."""
+    with torch.no_grad():
+        for part, own in zip(parts, tensors, strict=True):
+            if own.data_ptr() != part.data_ptr():
+                part.copy_(own)
+                if not own.is_inference():  # what was made in that mode stays where it is, and is copied again
+                    own.data = part

@@ -3,17 +3,14 @@
 program = Program(net)
 acted = program.act(obs, keys)
 
-program.load(states)                                      # parameters of the modules, state of the optimizer
+program.refresh()
 columns = program.columns(obs, actions, log_probs)        # all frames of a rollout
-stats = program.gradient(columns, frames, loss, ...)      # of a minibatch
-program.step(...)                                         # AdamW
-program.store(states)
+stats = program.gradient(columns, frames, loss, ...)      # of a minibatch, for `CompiledAdamW`
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from threading import local
 from typing import TYPE_CHECKING, Any
@@ -155,34 +152,30 @@ register_optimizer_step_post_hook(_count_changes)
 
 
 class Program:
-    """A network, its flat parameters, and the state of their optimizer.
+    """A network, whose parameters become views of one flat tensor.
 
-    Between updates it sees that parameters have changed by their versions, as autograd does. What no version counts is a change
-    through `parameter.data` or NumPy.
+    It sees that PyTorch has changed parameters by their versions, as autograd does. What no version counts is a change through
+    `parameter.data` or NumPy.
 
     Args:
         net: on the CPU, in float32; see `rogue_net.kernels.select`.
-        with_value: whether its value is used.
-        with_actions: whether its heads are.
     """
 
-    def __init__(self, net: RogueNet, *, with_value: bool = True, with_actions: bool = True) -> None:
-        self.net, self.with_value, self.with_actions = net, with_value, with_actions
-        parts: list[nn.Module] = [net.embedding, net.transformer]
-        parts += [net.heads] if with_actions else []
-        parts += [net.value_head] if with_value else []
-        modules = [module for part in parts for module in part.modules()]
+    def __init__(self, net: RogueNet) -> None:
+        self.net = net
+        # heads first and the value last, so that what a policy or a value function alone trains lies together
+        parts: list[nn.Module] = [net.heads, net.embedding, net.transformer, net.value_head]
         #: Where the modules keep the parameters: a module may get another one in the place of one.
         self._owners: list[tuple[dict[str, Any], str]] = [
-            (each._parameters, name) for each in modules for name in each._parameters
+            (each._parameters, name) for part in parts for each in part.modules() for name in each._parameters
         ]
         self._sizes = [each.numel() for each in self.parameters]
-        self._starts = np.cumsum([0, *self._sizes]).tolist()
-        self._places = {id(each): start for each, start in zip(self.parameters, self._starts, strict=False)}
-        self.flat, self.first, self.second, self.gradient_flat = (_zeros(padded(self._starts[-1], 8)) for _ in range(4))
-        self._parts = [self.parts_of(each) for each in (self.flat, self.first, self.second)]
-        self.steps = [0] * len(self._sizes)  # of the optimizer, for each parameter
-        self._seen: list[Any] = []  # version and address of each parameter when it was last copied
+        # each begins with a line of the cache, as torch's own memory does
+        self.starts = np.cumsum([0, *(padded(size, 16) for size in self._sizes)]).tolist()
+        self._places = {id(each): start for each, start in zip(self.parameters, self.starts, strict=False)}
+        self.flat, self.gradient_flat = _zeros(self.starts[-1]), _zeros(self.starts[-1])
+        self._parts = self.parts_of(self.flat)
+        self._seen: list[Any] = []  # version and address of each parameter when its weights were last folded
         self._linears: list[tables.Linear] = []
         self._relative: list[tables.Parameter] = []  # tables of relative positions
         self._direct: list[tables.Parameter] = []  # other parameters, whose gradients stand behind those in `weights`
@@ -204,7 +197,7 @@ class Program:
     def _describe(self) -> None:
         """Find a place for every layer, and fill the tables of the network."""
         net: Any = self.net  # whose modules a type checker knows as modules only
-        config, spaces = net.config, net.action_space if self.with_actions else {}
+        config, spaces = net.config, net.action_space
         relative = net.transformer.relative_positions if config.n_layer else None
         self._compile(config, spaces)
         self._types = {
@@ -228,8 +221,7 @@ class Program:
             (0, 0) if relative is None else (self._add_relative(relative.keys), self._add_relative(relative.values))
         )
         value = net.value_head.project
-        places = [self._add_direct(each) if self.with_value else (0, 0) for each in (value.weight, value.bias)]
-        (value_weight, dvalue_weight), (value_bias, dvalue_bias) = places
+        (value_weight, dvalue_weight), (value_bias, dvalue_bias) = map(self._add_direct, (value.weight, value.bias))
         # gradients: of linear layers and relative positions, where `weights` has them, then of the others
         self._gradient_size = padded(self._weights_size + self._direct_size, 16)
         direct = [each._replace(gradient=self._weights_size + each.gradient) for each in self._direct]
@@ -242,7 +234,6 @@ class Program:
             "num_heads": config.n_head,
             "head_width": config.d_model // config.n_head,
             "num_blocks": config.n_layer,
-            "has_value": self.with_value,
             "mixing": mixing_of(config),
             "first_block": first_block,
             "first_gate": first_gate,
@@ -359,31 +350,28 @@ class Program:
 
     # - Parameters
 
-    @torch.no_grad()
-    def load(self, states: Sequence[Mapping[str, Tensor]] = ()) -> None:
-        """Copy the modules' parameters, and if it is given each one's state of AdamW: `step`, `exp_avg` and `exp_avg_sq`."""
-        parameters, first, second = self._parts
-        torch._foreach_copy_(parameters, list[Tensor](self.parameters))
-        if states:
-            torch._foreach_copy_(first, [each["exp_avg"] for each in states])
-            torch._foreach_copy_(second, [each["exp_avg_sq"] for each in states])
-            self.steps = [int(each["step"]) for each in states]
-        self.fold()
-
-    @torch.no_grad()
-    def store(self, states: Sequence[Mapping[str, Tensor]]) -> None:
-        """Copy parameters back to the modules, and the state of AdamW to `states`."""
-        parameters, first, second = self._parts
-        torch._foreach_copy_(list[Tensor](self.parameters), parameters)
-        torch._foreach_copy_([each["exp_avg"] for each in states], first)
-        torch._foreach_copy_([each["exp_avg_sq"] for each in states], second)
-        for state, number in zip(states, self.steps, strict=True):
-            state["step"].fill_(number)
+    def trained(self, *, actions: bool, value: bool) -> slice:
+        """The parameters that have a gradient when actions, the value or both are trained: they lie together."""
+        heads, values = ([*part.parameters()] for part in (self.net.heads, self.net.value_head))
+        return slice(0 if actions else len(heads), len(self._sizes) - (0 if value else len(values)))
 
     def parts_of(self, numbers: Tensor) -> list[Tensor]:
         """The part of each parameter in a flat tensor."""
-        parts = numbers[: self._starts[-1]].split(self._sizes)
-        return [part.view(parameter.shape) for part, parameter in zip(parts, self.parameters, strict=True)]
+        parts = zip(self.starts, self._sizes, self.parameters, strict=False)
+        return [numbers[start : start + size].view(parameter.shape) for start, size, parameter in parts]
+
+    def refresh(self) -> None:
+        """Bring the flat parameters and folded weights up to date, if any parameter has changed since the last time."""
+        if not self._seen or self._versions() != self._seen:
+            flat.take(self._parts, self.parameters)
+            self.fold()
+            self._seen = self._versions()
+
+    def _versions(self) -> list[Any]:
+        try:
+            return [number for each in self.parameters for number in (each._version, each.data_ptr())]
+        except RuntimeError:
+            return [object()]  # parameters that were made in inference mode have no versions, and may have changed
 
     def fold(self) -> None:
         """Bring `weights` up to date with the flat parameters."""
@@ -482,7 +470,7 @@ class Program:
         plans: Mapping[str, ActionPlan] | None = None,
     ) -> Tensor:
         """Write log-probs, and actions where they are not given; returns values. `plans`: the actions; None: all."""
-        self._refresh()
+        self.refresh()
         found = {name: ragged.values for name, ragged in log_probs.items()}
         columns = self.columns(obs, actions, found, plans=plans)
         values, frames = _zeros(len(obs)), np.arange(len(obs))
@@ -497,17 +485,6 @@ class Program:
         run_parts(work_on, len(parts))
         return values
 
-    def _refresh(self) -> None:
-        """Copy and fold the parameters, if any has changed since the last time."""
-        parameters = self.parameters
-        try:
-            seen: list[Any] = [number for each in parameters for number in (each._version, each.data_ptr())]
-        except RuntimeError:
-            seen = [object()]  # parameters that were made in inference mode have no versions, and may have changed
-        if seen != self._seen:
-            self.load()
-            self._seen = seen
-
     # - Learning
 
     def gradient(
@@ -518,6 +495,8 @@ class Program:
         settings: NDArray[np.float32],
         loss_columns: NDArray[np.float32],
         num_stats: int,
+        *,
+        has_value: bool = True,
     ) -> Tensor:
         """Compute the gradient of the loss of a minibatch, into `gradient_flat`. The same number of threads gives the same bits.
 
@@ -528,6 +507,7 @@ class Program:
             settings: of the loss.
             loss_columns: (columns, M) that the loss reads.
             num_stats: numbers that the loss logs.
+            has_value: whether the loss reads the value.
 
         Returns:
             (num_stats,) what the loss logs.
@@ -537,7 +517,7 @@ class Program:
             self._gradients = _zeros(len(parts), self._gradient_size).numpy()
         self._gradients.fill(0)  # torch would wake threads of its own, which then spin
         stats = _zeros(len(parts), num_stats)
-        net, batch = self._net(columns), _minibatch(columns, frames, loss_columns)
+        net, batch = self._net(columns, has_value), _minibatch(columns, frames, loss_columns)
         tiles = self._tiles_for(columns, len(parts))
         run = bind(tile.learn)
 
@@ -562,45 +542,13 @@ class Program:
             address(self.flat), address(own), address(numbers),
         )  # fmt: skip
 
-    def norm(self) -> float:
-        """Norm of the gradient."""
-        result = np.zeros(1, np.float32)
-        bind(flat.squares)(len(self.gradient_flat), address(self.gradient_flat), address(result))
-        return math.sqrt(float(result[0]))
-
-    def step(self, rate: float, scale: float, betas: tuple[float, float], epsilon: float, weight_decay: float) -> None:
-        """Make an AdamW step with the gradient times `scale`."""
-        self.steps = [each + 1 for each in self.steps]
-        beta1, beta2 = betas
-        different, held = sorted(set(self.steps)), (self.flat, self.first, self.second)
-        for number in different:
-            before = [each.clone() for each in held] if len(different) > 1 else []
-            how = flat.Adam(
-                scale=scale,
-                rate=rate / (1 - beta1**number),
-                keep=1 - rate * weight_decay,
-                beta1=beta1,
-                beta2=beta2,
-                rest1=1 - beta1,
-                rest2=1 - beta2,
-                correction=1 / math.sqrt(1 - beta2**number),
-                epsilon=epsilon,
-            )
-            parameters, first, second = map(address, held)
-            bind(flat.adam)(len(self.flat), parameters, address(self.gradient_flat), first, second, how)
-            # a parameter that has made another number of steps, such as one that the environment has gained, waits for its turn
-            for other in (place for place, made in enumerate(self.steps) if made != number):
-                part = slice(self._starts[other], self._starts[other + 1])
-                for each, old in zip(held, before, strict=True):
-                    each[part] = old[part]
-        self.fold()
-
     # - What kernels are given
 
-    def _net(self, columns: FrameTables) -> tables.Net:
+    def _net(self, columns: FrameTables, has_value: bool = True) -> tables.Net:
         head = self.net.value_head
         return tables.Net(
             **self._net_fields,
+            has_value=has_value,
             num_types=len(columns.types),
             num_actions=len(columns.actions),
             value_mean=float(head.mean),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 from rogue_net import FrameKeys, ObsBatch, RogueNet, keyed
 from rogue_net.config import Backend, RelposConfig
 from rogue_net.kernels.cpu import program
+from rogue_net.kernels.cpu.adamw import CompiledAdamW
 from rogue_net.kernels.cpu.program import Program
 from rogue_net.kernels.cpu.threads import run_parts
 from tests.rogue_net.backends import (
@@ -118,16 +121,80 @@ def test_the_same_number_of_threads_learns_the_same_bits(relpos: RelposConfig, t
 
 
 def learn_by_program(net: RogueNet, given: Given, steps: int) -> None:
-    compiled = Program(net)
-    names = ("exp_avg", "exp_avg_sq")
-    states = [
-        {"step": torch.zeros(())} | {name: torch.zeros_like(each) for name in names} for each in compiled.parameters
+    parameters = [
+        each for part in (net.heads, net.embedding, net.transformer, net.value_head) for each in part.parameters()
     ]
-    compiled.load(states)
+    adamw = CompiledAdamW(net, torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.0), 0)
+    adamw.begin()
     for _ in range(steps):
-        run_program(compiled, given)
-        compiled.step(0.01, 1.0, (0.9, 0.999), 1e-5, 0.0)
-    compiled.store(states)
+        run_program(adamw.program, given)
+        adamw.step(1e9)
+    adamw.end()
+
+
+# --- Parameters as views of one flat tensor
+
+
+def test_parameters_of_the_modules_are_views_of_the_programs_and_stay_the_objects_that_optimizers_hold() -> None:
+    net = net_of("fused")
+    before = dict(net.named_parameters())
+    numbers = {name: each.clone() for name, each in before.items()}
+    made = net.program()
+    assert made is not None
+    made.refresh()
+    memory = made.flat.untyped_storage().data_ptr()
+    assert all(each.untyped_storage().data_ptr() == memory for each in made.parameters)
+    for name, parameter in net.named_parameters():
+        assert parameter is before[name] and torch.equal(parameter, numbers[name])
+    made.flat.add_(1)
+    torch.testing.assert_close(
+        net.heads[0].state_dict(),
+        {  # in place, without a copy
+            name.removeprefix("heads.0."): each + 1 for name, each in numbers.items() if name.startswith("heads.0.")
+        },
+    )
+
+
+def test_parameters_that_get_other_memory_are_taken_again() -> None:
+    net = net_of("fused")
+    net.act(SMALL, greedy=True)
+    other = net_of("fused", seed=2)
+    for mine, each in zip(net.parameters(), other.parameters(), strict=True):
+        mine.data = each.data.clone()
+    torch.testing.assert_close(net.act(SMALL, greedy=True).values, other.act(SMALL, greedy=True).values, atol=0, rtol=0)
+
+
+def test_a_pickle_or_copy_of_a_network_that_has_acted_is_as_large_as_before() -> None:
+    net = net_of("fused")
+    size = len(pickle.dumps(net))
+    expected = net.act(SMALL, greedy=True).values
+    assert len(pickle.dumps(net)) == len(pickle.dumps(copy.deepcopy(net))) == size
+    for each in (net, pickle.loads(pickle.dumps(net)), copy.deepcopy(net)):
+        assert torch.equal(each.act(SMALL, greedy=True).values, expected)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_steps_by_kernels_and_by_pytorch_take_turns_with_one_state(decay: float) -> None:
+    given = given_for(net_of("reference"), SMALL, 0)
+    mixed, plain = net_of("fused"), net_of("fused")
+    optimizers = [torch.optim.AdamW(net.parameters(), lr=0.01, eps=1e-2, weight_decay=decay) for net in (mixed, plain)]
+    for step in range(6):
+        for net, optimizer in zip((mixed, plain), optimizers, strict=True):
+            adamw = CompiledAdamW(net, optimizer, 0)
+            adamw.begin()
+            run_program(adamw.program, given)
+            if net is mixed and step % 3:
+                adamw.step(1e9)
+                adamw.end()
+            else:
+                gradients = adamw.program.parts_of(adamw.program.gradient_flat)
+                for parameter, gradient in zip(adamw.program.parameters, gradients, strict=True):
+                    parameter.grad = gradient.clone()
+                optimizer.step()
+    torch.testing.assert_close(mixed.state_dict(), plain.state_dict(), atol=1e-4, rtol=1e-4)
+    assert torch.equal(
+        mixed.act(SMALL, greedy=True).values, pickle.loads(pickle.dumps(mixed)).act(SMALL, greedy=True).values
+    )
 
 
 def test_an_error_in_another_thread_is_raised_and_the_threads_are_given_back() -> None:
