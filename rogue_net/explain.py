@@ -5,6 +5,7 @@ Shapes: B frames, E tokens of all frames, e tokens of one frame, n blocks, H hea
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import torch
@@ -31,7 +32,14 @@ class Explanation(NamedTuple):
 
 
 @torch.no_grad()
-def explain(net: RogueNet, batch: ObsBatch, state: State | None = None, *, attention: bool = True) -> Explanation:
+def explain(
+    net: RogueNet,
+    batch: ObsBatch,
+    state: State | None = None,
+    *,
+    actions: Mapping[str, RaggedTensor] | None = None,
+    attention: bool = True,
+) -> Explanation:
     """Compute a batch as the reference does, and keep what it computes on its way.
 
     Tokens of a frame are in the order of its entity indices, as the network sees the frame.
@@ -40,6 +48,7 @@ def explain(net: RogueNet, batch: ObsBatch, state: State | None = None, *, atten
         net: the network.
         batch: B frames.
         state: what was remembered before them; see `RogueNet.act`.
+        actions: action -> B sequences of what the actors do: later actions are explained after these. None: the greedy ones.
         attention: whether to keep the weights, as many as there are pairs of entities of a frame.
 
     Raises:
@@ -52,7 +61,7 @@ def explain(net: RogueNet, batch: ObsBatch, state: State | None = None, *, atten
     else:
         tokens = net.transformer(tokens, batch)
     readout = Readout(tokens, batch)
-    decisions = net.decide(readout, greedy=True)
+    decisions = net.decide(readout, actions, greedy=True)
     return Explanation(
         attention=None if weights is None else _by_frame(weights, batch.frames),
         logits=net.ragged_logits(readout, decisions),

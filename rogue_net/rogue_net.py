@@ -14,7 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from entity_gym.actions import ActionSpace
+from entity_gym.actions import ACTORS, ActionSpace
+from entity_gym.actions.chains import decision_order
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.spaces import ObsSpace
@@ -23,8 +24,9 @@ from rogue_net.batch.obs_batch import ObsBatch
 from rogue_net.batch.ragged import RaggedTensor, State
 from rogue_net.checks import Range
 from rogue_net.config import RogueNetConfig
+from rogue_net.heads.chains import close_by_choices, on_actors, on_frames, sums_before
 from rogue_net.heads.distributions import ActionDistribution
-from rogue_net.heads.heads import HEADS, FrameHead, ValueHead
+from rogue_net.heads.heads import HEADS, ActionHead, FrameHead, ValueHead
 from rogue_net.heads.noise import FrameKeys
 from rogue_net.heads.readout import Readout
 from rogue_net.inputs.embedding import Embedding
@@ -143,6 +145,11 @@ class RogueNet(nn.Module):
         self.transformer = Transformer(config, self.translation.obs_space, action_space)
         # keyed by position: an action's name may hold what a module's name may not, such as a dot
         self.heads = nn.ModuleList(HEADS[type(space)](space, config) for space in action_space.values())
+        self._order = decision_order(action_space)
+        for name, space in action_space.items():
+            in_turn = ACTORS in space.after
+            tells = in_turn or any(name in later.after for later in action_space.values())
+            self.head(name).chain(config.d_model, reads=bool(space.after), tells=tells, in_turn=in_turn)
         self.value_head = ValueHead(config.d_model)
         self.regression_names = list(regression_heads)
         self.regression_heads = nn.ModuleList(FrameHead(config.d_model, size) for size in regression_heads.values())
@@ -239,7 +246,10 @@ class RogueNet(nn.Module):
         temperature: float = 1.0,
         generator: torch.Generator | FrameKeys | None = None,
     ) -> dict[str, Decision]:
-        """Choose the actions of all heads, or judge given ones, one head after the other; each knows what was decided before.
+        """Choose the actions of all heads, or judge given ones, in the order of decisions.
+
+        Where actors decide in turn, all of them are computed at once as often as a frame has actors, to choose; given
+        actions are judged in one pass.
 
         Args:
             readout: of B frames.
@@ -249,22 +259,68 @@ class RogueNet(nn.Module):
             generator: see `act`.
         """
         decisions: dict[str, Decision] = {}
-        decided: dict[str, RaggedTensor] = {}
-        for name, head in zip(self.action_space, self.heads, strict=True):
+        decided: dict[str, RaggedTensor] = dict(given or {})
+        for name in self._order:
             mask = readout.batch.action_masks[name]
-            distribution = head(readout.actors(name), mask, readout.actees(name), decided)
-            if temperature != 1:
-                distribution = distribution.tempered(temperature)
-            if given is not None:
-                actions = given[name]
-            elif greedy:
-                actions = mask.actors._replace(values=distribution.mode())
-            else:
-                source = generator.of_actors(name, mask.actors) if isinstance(generator, FrameKeys) else generator
-                actions = mask.actors._replace(values=distribution.sample(source))
+            source = generator.of_actors(name, mask.actors) if isinstance(generator, FrameKeys) else generator
+            distribution = self._distribution(name, readout, decided, decided.get(name), temperature)
+            if given is None:
+                values = distribution.mode() if greedy else distribution.sample(source)
+                for rank in range(1, mask.most_actors if ACTORS in self.action_space[name].after else 1):
+                    own = mask.actors._replace(values=values)
+                    distribution = self._distribution(name, readout, decided, own, temperature)
+                    drawn = distribution.mode() if greedy else distribution.sample(source)
+                    values = torch.where((mask.ranks < rank).unsqueeze(1), values, drawn)
+                decided[name] = mask.actors._replace(values=values)
+            actions = decided[name]
             log_probs = mask.actors._replace(values=distribution.log_prob(actions.values))
-            decided[name], decisions[name] = actions, Decision(actions, log_probs, distribution)
-        return decisions
+            decisions[name] = Decision(actions, log_probs, distribution)
+        return {name: decisions[name] for name in self.action_space}
+
+    def _distribution(
+        self,
+        name: str,
+        readout: Readout,
+        decided: Mapping[str, RaggedTensor],
+        own: RaggedTensor | None,
+        temperature: float,
+    ) -> ActionDistribution:
+        """The distribution of one action after what was decided.
+
+        Args:
+            name: of the action.
+            readout: of B frames.
+            decided: action -> B sequences of what its actors do, at least of the earlier ones.
+            own: choices of the action's own actors, of which each sees the earlier ones if they decide in turn; None: none.
+            temperature: see `act`.
+        """
+        head, space, batch = self.head(name), self.action_space[name], readout.batch
+        mask, actors, actees = batch.action_masks[name], readout.actors(name), readout.actees(name)
+        seen = {earlier: decided[earlier] for earlier in space.after if earlier != ACTORS}
+        if head.reader is not None:
+            messages = torch.zeros_like(readout.tokens)
+            for earlier, chosen in seen.items():
+                told = self.head(earlier)
+                if space.is_global or self.action_space[earlier].is_global:
+                    messages = messages + on_frames(told.messages(earlier, readout, chosen), readout, earlier)
+                else:
+                    messages = messages + told.absorb(earlier, readout, chosen)
+            if ACTORS in space.after and own is not None:
+                before = sums_before(head.messages(name, readout, own), mask.ranks, mask.most_actors)
+                messages, seen[ACTORS] = messages + on_actors(before, readout, name), own
+            tokens = batch.action_tokens[name]
+            actors = head.reader(actors, messages.index_select(0, tokens.actors))
+            if actees is not None and tokens.actees is not None:
+                actees = head.reader(actees, messages.index_select(0, tokens.actees))
+            mask = close_by_choices(name, self.action_space, readout, decided)
+        distribution: ActionDistribution = head(actors, mask, actees, seen)
+        return distribution if temperature == 1 else distribution.tempered(temperature)
+
+    def head(self, action: str) -> ActionHead:
+        """The head of an action."""
+        head = self.heads[list(self.action_space).index(action)]
+        assert isinstance(head, ActionHead)
+        return head
 
     def ragged_logits(self, readout: Readout, decisions: Mapping[str, Decision]) -> dict[str, RaggedTensor]:
         """The logits of `decide`, by frame; see `ActResult.logits`."""
@@ -298,7 +354,7 @@ class RogueNet(nn.Module):
             ValueError: `fused` was asked for, and cannot be.
         """
         if not self._has_chosen:
-            if uses_program(self.config, self.value_head.project.weight):
+            if uses_program(self.config, self.value_head.project.weight, self.action_space):
                 from rogue_net.kernels.cpu.program import Program  # the compiler is needed by those who use it
 
                 with torch.inference_mode(False):  # its memory could not be written to outside that mode

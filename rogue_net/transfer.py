@@ -9,6 +9,8 @@ Weights are matched by name, in any order. New parts are initialised so that the
     choice of an action     the mean of the known choices' rows, so that its logit is the mean of theirs: its probability is
                               at most 1 / choices, and the odds between known choices stay the same
     choice of no entity     a key of zeros
+    earlier action of an    the modules that read and tell choices are as in a new network: the policy acts the same
+      action
     entity type, action,    as in a new network: no weights can hide a new entity from known ones; `fit` does
       number of an action
     anything that is gone   refused; `fit` allows entity types that never come
@@ -40,6 +42,8 @@ from rogue_net.rogue_net import RogueNet
 
 #: Settings of a network that may change, since they do not affect its outputs, except by dropout.
 FREE = ("dropout", "backend", "precision")
+#: Modules of a head that only chained actions have; see `rogue_net.heads.heads.ActionHead`.
+CHAINING = ("reader", "told", "taken")
 #: What stands at each place along an axis; numbers where places have no names.
 Axis = tuple[Hashable, ...]
 #: What is new within a tensor of something known starts as: what a new network has (`fresh`), zeros, or the mean of the rows
@@ -333,7 +337,11 @@ def weight_names(net: RogueNet) -> dict[str, Weight]:
                 weights[name] = _of_entity(net, net.embedding.types[int(number)], ".".join(rest), unnamed)
             case ["heads", number, *rest]:
                 action, space = actions[int(number)]
-                if space.selects:  # nobody is new: nobody's key
+                if rest[0] in CHAINING:  # a name of their own: where an action was not chained before, they are new
+                    weights[name] = Weight(
+                        "action", f"{action} {rest[0]}", ".".join(rest), _of_choices(space, rest, unnamed)
+                    )
+                elif space.selects:  # nobody is new: nobody's key
                     weights[name] = Weight("action", action, ".".join(rest), unnamed, "zero")
                 else:
                     new: NewPlaces = "mean" if space.num_choices else "fresh"
@@ -344,6 +352,13 @@ def weight_names(net: RogueNet) -> dict[str, Weight]:
             case _:
                 weights[name] = Weight("network", "", name, unnamed)
     return weights
+
+
+def _of_choices(space: ActionSpace, part: Sequence[str], unnamed: tuple[Axis, ...]) -> tuple[Axis, ...]:
+    """The axes of a module in `CHAINING`: choices are rows of an embedding, and numbers columns of a linear layer."""
+    if part[0] != "told" or part[-1] != "weight" or space.selects:
+        return unnamed
+    return (space.labels, unnamed[1]) if space.num_choices else (unnamed[0], space.labels)
 
 
 def _of_entity(net: RogueNet, entity: str, part: str, unnamed: tuple[Axis, ...]) -> Weight:

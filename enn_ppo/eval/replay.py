@@ -104,10 +104,12 @@ class Replay:
                 continue
             explained = values = None
             if acted is not None:
-                net, seen = acted.policy.fitted.net, acted.batch[torch.from_numpy(own).to(acted.policy.device)]
+                net, own_rows = acted.policy.fitted.net, torch.from_numpy(own).to(acted.policy.device)
+                seen = acted.batch[own_rows]
                 known = rows_of(acted.before, own)
                 longest = np.diff(seen.frames.host_offsets).max(initial=0)
-                explained = explain(net, seen, known, attention=bool(longest <= MOST_EXPLAINED))
+                taken = {name: each.gather(own_rows) for name, each in acted.result.actions.items()}
+                explained = explain(net, seen, known, actions=taken, attention=bool(longest <= MOST_EXPLAINED))
                 values = None if opponents else acted.values[own].tolist()
             for i, row in enumerate(rows[own].tolist()):
                 env, player = int(obs.env_id[row]), 0 if seats is None else int(seats[row])

@@ -9,10 +9,11 @@ from entity_gym.actions.categorical import (
     GlobalCategoricalActionSpace,
 )
 from entity_gym.actions.continuous import ContinuousAction, ContinuousActionMask, ContinuousActionSpace
-from entity_gym.actions.kind import ActionSpace
+from entity_gym.actions.kind import ACTORS, ActionSpace
 from entity_gym.actions.select_entity import SelectEntityAction, SelectEntityActionMask, SelectEntityActionSpace
 
 __all__ = [
+    "ACTORS",
     "KINDS",
     "Action",
     "ActionMask",

@@ -57,6 +57,7 @@ class ChoiceActionSpace(ActionSpace):
         if len(self.choices) == 0:
             raise ValueError(f"{where} is empty; an action needs at least one choice")
         object.__setattr__(self, "choices", tuple(self.choices))
+        super().__post_init__()
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -68,7 +69,7 @@ class ChoiceActionSpace(ActionSpace):
         entities.require_open(is_open, actors, "choices", name)
         return Offer(actors, mask=is_open)
 
-    def allowed(self, values: NDArray[np.int64], offered: VecActionMask) -> NDArray[np.bool_]:
+    def is_allowed(self, values: NDArray[np.int64], offered: VecActionMask) -> NDArray[np.bool_]:
         choices = values[:, 0]
         inside: NDArray[np.bool_] = (choices >= 0) & (choices < len(self.choices))
         if offered.mask is None:

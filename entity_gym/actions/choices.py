@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
+from numpy.typing import NDArray
 
 from entity_gym.actions import Action, ActionSpace
+from entity_gym.actions.chains import decision_order, narrowed, opened_by
 from entity_gym.batch.frame import Frame
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
@@ -16,7 +19,7 @@ from entity_gym.errors import nearest
 def random_actions(
     obs: VecObs, rng: np.random.Generator, action_space: Mapping[str, ActionSpace]
 ) -> dict[str, VecAction]:
-    """Draw actions for all frames of `obs`, each actor's uniformly from what it may do.
+    """Draw actions for all frames of `obs`, each actor's uniformly from what it may do after earlier choices.
 
     Args:
         obs: N frames.
@@ -30,10 +33,16 @@ def random_actions(
         ValueError: nothing is open to an actor that must choose something.
     """
     actions: dict[str, VecAction] = {}
-    for name, offered in obs.action_masks.items():
-        values = action_space[name].sample(offered, rng)
-        actions[name] = RaggedBuffer(values, offered.actors.offsets)
+    for name in _in_order(obs.action_masks, action_space):
+        offered = narrowed(name, action_space, obs.action_masks, actions)
+        actions[name] = RaggedBuffer(action_space[name].sample(offered, rng), offered.actors.offsets)
     return actions
+
+
+def _in_order(masks: Mapping[str, VecActionMask], action_space: Mapping[str, ActionSpace]) -> Iterable[str]:
+    """Return the names of `masks`, each after those of the actions that are decided before it."""
+    is_chained = any([space.after for space in action_space.values()])
+    return [name for name in decision_order(action_space) if name in masks] if is_chained else masks
 
 
 def check_actions(
@@ -54,19 +63,28 @@ def check_actions(
         ValueError: naming the action, the environment, what was given and what was offered.
     """
     check_counts(actions, {name: offered.actors for name, offered in masks.items()}, where)
-    for name, offered in masks.items():
-        given, space = actions[name], action_space[name]
+    for name in _in_order(masks, action_space):
+        given, space, offered = actions[name], action_space[name], masks[name]
         if given.values.dtype != space.dtype or given.values.shape[1:] != (space.width,):
             raise ValueError(
                 f"action {name!r} is {given!r:.200}; expected a RaggedBuffer of {np.dtype(space.dtype)} with {space.width} "
                 "to an actor"
             )
-        allowed = space.allowed(given.values, offered)
+        allowed, refusal = space.is_allowed(given.values, offered), space.refusal
+        for earlier, is_open in opened_by(name, action_space, masks, actions) if allowed.all() else ():
+            allowed, refusal = is_open[np.arange(len(is_open)), given.values[:, 0]], partial(_closed, space, earlier)
+            if not allowed.all():
+                break
         if not allowed.all():
             item = int((~allowed).argmax())
             position = int(np.searchsorted(given.offsets, item, side="right")) - 1
             actor = int(offered.actors.values[item, 0])
-            raise ValueError(f"{where(position)}: action {name!r} of entity {actor}{space.refusal(given.values[item])}")
+            raise ValueError(f"{where(position)}: action {name!r} of entity {actor}{refusal(given.values[item])}")
+
+
+def _closed(space: ActionSpace, earlier: str, value: NDArray[np.int64]) -> str:
+    """Return the end of a message: a choice that an earlier choice closes."""
+    return f" is {value[0]} ({space.labels[value[0]]!r}), which is closed after its choice in action {earlier!r}"
 
 
 def check_counts(

@@ -74,6 +74,7 @@ class ContinuousActionSpace(ActionSpace):
             if len(self.names) != len(self.low):
                 raise ValueError(f"ContinuousActionSpace has {len(self.names)} names for {len(self.low)} numbers")
             object.__setattr__(self, "names", tuple(self.names))
+        super().__post_init__()
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -96,7 +97,7 @@ class ContinuousActionSpace(ActionSpace):
     def read(self, name: str, mask: ContinuousActionMask, entities: FrameEntities) -> Offer:
         return Offer(entities.find(mask.actor_ids, mask.actor_types, "actor", name))
 
-    def allowed(self, values: NDArray[np.float32], offered: VecActionMask) -> NDArray[np.bool_]:
+    def is_allowed(self, values: NDArray[np.float32], offered: VecActionMask) -> NDArray[np.bool_]:
         return np.asarray(~self._wrong(values).any(axis=1))
 
     def refusal(self, value: NDArray[np.float32]) -> str:

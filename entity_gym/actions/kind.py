@@ -6,7 +6,7 @@ method of the space, in the order of the way:
 
     read                 the offer of an observation, checked, with ids turned into entity indices
     sample, rare_choices    random choices, and allowed ones that are rare at random
-    allowed, refusal     a choice checked against the offer
+    is_allowed, refusal  a choice checked against the offer
     for_world            a choice in the world's own ids
 """
 
@@ -14,16 +14,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.reading import EntityID, FrameEntities, Offer
+from entity_gym.actions.reading import EntityID, Flags, FrameEntities, Offer
 from entity_gym.batch.vec_obs import VecActionMask
 from entity_gym.errors import nearest
-from entity_gym.spaces import ObsSpace
+from entity_gym.spaces import ObsSpace, check_names
 
 
 @dataclass(kw_only=True)
@@ -49,10 +49,19 @@ class ActorMask:
             raise ValueError(f"{type(self).__name__} was given both {told}; give one")
 
 
+#: In `ActionSpace.after`: the actors before, in the order in which a frame lists them.
+ACTORS = "actors"
+
+
+@dataclass(frozen=True, kw_only=True)
 class ActionSpace(ABC):
-    """One action of an environment: the actors take it in turn, once per step.
+    """One action of an environment: its actors take it once per step.
 
     Attributes:
+        after: actions that are decided before; the policy sees their choices. With the name `actors` among them, the actors of
+            this action decide one after another, and each sees the choices before its own. One name may be given as a text.
+        allowed: earlier action -> (choices of the earlier action, choices of this one) bool, true where the combination is
+            allowed. Of categorical actions alone; the earlier action must be in `after`.
         kind: the name of the kind, for people to read.
         mask_type: the class of the masks that offer it in an observation.
         action_type: the class of the actions that a world receives.
@@ -71,6 +80,45 @@ class ActionSpace(ABC):
     selects: ClassVar[bool] = False
     discrete: ClassVar[bool] = True
     dtype: ClassVar[type[np.generic]] = np.int64
+
+    after: Sequence[str] = ()
+    allowed: Mapping[str, Sequence[Flags]] = field(default_factory=dict, hash=False)
+
+    def __post_init__(self) -> None:
+        where = type(self).__name__
+        after = (self.after,) if isinstance(self.after, str) else self.after
+        check_names(after, f"{where}.after")
+        if self.is_global and ACTORS in after:
+            raise ValueError(
+                f"{where}.after names {ACTORS!r}, but the frame takes the action once: it has no actors in turn"
+            )
+        object.__setattr__(self, "after", tuple(after))
+        if not isinstance(self.allowed, Mapping):
+            raise ValueError(
+                f"{where}.allowed is {self.allowed!r:.200}; it must map earlier actions to tables of bools"
+            )
+        tables = {name: self._table(name, table) for name, table in self.allowed.items()}
+        object.__setattr__(self, "allowed", tables)
+
+    def _table(self, earlier: str, given: Any) -> tuple[tuple[bool, ...], ...]:
+        """Return one table of `allowed` as tuples, after checking it as far as this space alone can tell."""
+        where = f"{type(self).__name__}.allowed[{earlier!r}]"
+        if earlier not in self.after or earlier == ACTORS:
+            raise ValueError(f"{where}: {earlier!r} is not among the earlier actions, after={list(self.after)}")
+        if self.num_choices is None:
+            raise ValueError(f"{where}: a {self.kind} action has no table; categorical and global categorical ones may")
+        try:
+            table = np.asarray(given)
+        except ValueError:  # rows of different lengths
+            table = np.asarray(None)
+        if table.dtype != np.bool_ or table.ndim != 2 or table.shape[1] != self.num_choices or not len(table):
+            raise ValueError(
+                f"{where} is {given!r:.200}; it must be rows of {self.num_choices} bools, a row for each choice of {earlier!r}"
+            )
+        if not table.any(axis=1).all():
+            row = int((~table.any(axis=1)).argmax())
+            raise ValueError(f"{where}: row {row} closes every choice; leave one open for each choice of {earlier!r}")
+        return tuple(map(tuple, table.tolist()))
 
     @property
     def num_choices(self) -> int | None:
@@ -97,6 +145,12 @@ class ActionSpace(ABC):
         Raises:
             ValueError: the policy cannot go on: a choice or a number is gone, or means something else.
         """
+        if lost := [earlier for earlier in before.after if earlier not in self.after]:
+            raise ValueError(f"the action {name!r} is no longer decided after {lost[0]!r}")
+        if new := [earlier for earlier in self.after if earlier not in before.after]:
+            yield f"action {name!r} is now decided after {', '.join(map(repr, new))}: at first as before"
+        if before.allowed != self.allowed:
+            yield f"action {name!r} has other combinations with earlier choices that are allowed"
         what, now = "choice", "at first as likely as the others are on average"
         if not self.discrete:
             what, now = "number", "untrained"
@@ -121,7 +175,7 @@ class ActionSpace(ABC):
         """
 
     @abstractmethod
-    def allowed(self, values: NDArray[Any], offered: VecActionMask) -> NDArray[np.bool_]:
+    def is_allowed(self, values: NDArray[Any], offered: VecActionMask) -> NDArray[np.bool_]:
         """Return (A,) true where the actor may choose its row of `values`, which is (A, width)."""
 
     @abstractmethod
@@ -155,8 +209,9 @@ class ActionSpace(ABC):
         saved: dict[str, Any] = {"type": type(self).__name__}
         for option in fields(self):  # type: ignore[arg-type]
             value = getattr(self, option.name)
-            if value != option.default:
-                saved[option.name] = [_in_json(each) for each in value] if isinstance(value, tuple) else value
+            default = option.default if option.default_factory is MISSING else option.default_factory()
+            if value != default:
+                saved[option.name] = _in_json(value)
         return saved
 
     @classmethod
@@ -166,7 +221,11 @@ class ActionSpace(ABC):
 
 
 def _in_json(value: Any) -> Any:
-    """Return a bound or a name as JSON, which has no infinity: None, where there is no bound."""
+    """Return a value as JSON, which has neither tuples nor infinity: None, where there is no bound."""
+    if isinstance(value, Mapping):
+        return {name: _in_json(each) for name, each in value.items()}
+    if isinstance(value, tuple):
+        return [_in_json(each) for each in value]
     return None if value in (np.inf, -np.inf) else value
 
 

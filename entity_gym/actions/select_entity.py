@@ -78,6 +78,7 @@ class SelectEntityActionSpace(ActionSpace):
         for name, value in (("exclude_self", self.exclude_self), ("nobody", self.nobody)):
             if not isinstance(value, bool):
                 raise ValueError(f"SelectEntityActionSpace.{name} is {value!r}; it must be True or False")
+        super().__post_init__()
 
     @property
     def can_close(self) -> bool:
@@ -85,6 +86,7 @@ class SelectEntityActionSpace(ActionSpace):
         return self.exclude_self or self.nobody
 
     def changes_since(self, before: Self, name: str) -> Iterator[str]:
+        yield from super().changes_since(before, name)
         if before.nobody and not self.nobody:
             raise ValueError(f"the choice of nobody of the action {name!r} is gone")
         if self.nobody and not before.nobody:
@@ -106,7 +108,7 @@ class SelectEntityActionSpace(ActionSpace):
                 pairs = others if pairs is None else pairs & others
         return Offer(actors, actees, pairs)
 
-    def allowed(self, values: NDArray[np.int64], offered: VecActionMask) -> NDArray[np.bool_]:
+    def is_allowed(self, values: NDArray[np.int64], offered: VecActionMask) -> NDArray[np.bool_]:
         """Return (A,) true where the entity is offered and open, or nobody is allowed."""
         if not len(values):
             return np.ones(0, np.bool_)

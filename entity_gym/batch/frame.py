@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions import ActionSpace
+from entity_gym.actions.chains import decision_order
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.actions.reading import EntityID, FrameEntities, Offer, read_flags
 from entity_gym.environment import Observation
@@ -75,6 +76,10 @@ class FrameReader:
             raise ValueError(
                 f"{environment}: action_space() returned {action_space!r:.200}; expected a mapping from name to ActionSpace"
             )
+        try:
+            decision_order(action_space)
+        except ValueError as error:
+            raise ValueError(f"{environment}: {error}") from None
         self.obs_space = obs_space
         self.action_space = action_space
         self.environment = environment

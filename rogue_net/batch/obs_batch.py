@@ -45,6 +45,17 @@ class ActionMask:
         assert self.actees is not None
         return offsets_of(self.actors.lengths * self.actees.lengths) if self.mask is None else self.mask.offsets
 
+    @cached_property
+    def ranks(self) -> Tensor:
+        """(A,) int64, the place of each actor among those of its frame, from 0: the order in which they decide in turn."""
+        numbers = torch.arange(len(self.actors.values), device=self.actors.offsets.device)
+        return numbers - self.actors.offsets.index_select(0, self.actors.sequences)
+
+    @cached_property
+    def most_actors(self) -> int:
+        """The most actors of a frame. Synchronises with the device."""
+        return int(self.actors.lengths.max()) if len(self.actors.values) else 0
+
     def opened(self, choices: int) -> RaggedTensor:
         """The mask, true everywhere where there is none; (A, `choices`), or (pairs, 1)."""
         if self.mask is not None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from entity_gym.actions import (
+    ACTORS,
     ActionSpace,
     CategoricalActionSpace,
     ContinuousActionSpace,
@@ -26,18 +27,62 @@ from entity_gym.actions import (
 from rogue_net.batch.obs_batch import ActionMask
 from rogue_net.batch.ragged import RaggedTensor, offsets_of
 from rogue_net.config import RogueNetConfig
+from rogue_net.heads.chains import Reader, on_actors, sums_before
 from rogue_net.heads.distributions import ActionDistribution, Categorical, RaggedCategorical
 from rogue_net.heads.gaussian import BoundedGaussian, Bounds
-from rogue_net.heads.pairs import pair_products, pairs_of
+from rogue_net.heads.pairs import Pairs, pair_products, pairs_of
+from rogue_net.heads.readout import Readout
 
-#: The actions of the heads before one, by name.
+#: The choices that a head sees, by action; under `ACTORS` those of its own action, of which each actor sees the earlier ones.
 Decided: TypeAlias = Mapping[str, RaggedTensor]
 #: log std of a continuous head stays within ±this, so that nothing overflows; learning has no use for more.
 LOG_STD_LIMIT = 20.0
 
 
 class ActionHead(nn.Module):
-    """The head of one action."""
+    """The head of one action.
+
+    Attributes:
+        reader: reads tokens together with earlier choices; None: the action is decided after no other.
+        told: makes messages of choices; None: no later action and no later actor sees them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.reader: Reader | None = None
+        self.told: nn.Module | None = None
+
+    def chain(self, d_model: int, *, reads: bool, tells: bool, in_turn: bool) -> None:
+        """Add the modules that a chained action needs.
+
+        Args:
+            d_model: D.
+            reads: whether the action is decided after others, or its actors in turn.
+            tells: whether later actions, or later actors, see its choices.
+            in_turn: whether its actors decide in turn.
+        """
+        if reads:
+            self.reader = Reader(d_model)
+        if tells:
+            self.told = self.make_told(d_model)
+
+    def make_told(self, d_model: int) -> nn.Module:
+        """The modules behind `messages`."""
+        raise NotImplementedError
+
+    def messages(self, name: str, readout: Readout, chosen: RaggedTensor) -> Tensor:
+        """(A, D) message of each actor's choice; 0 where an actor has chosen nobody.
+
+        Args:
+            name: of the action.
+            readout: of B frames.
+            chosen: B sequences of what the actors do.
+        """
+        raise NotImplementedError
+
+    def absorb(self, name: str, readout: Readout, chosen: RaggedTensor) -> Tensor:
+        """(E, D) messages on the tokens of entities; arguments as in `messages`."""
+        return on_actors(self.messages(name, readout, chosen), readout, name)
 
     def forward(self, actors: Tensor, mask: ActionMask, actees: Tensor | None, decided: Decided) -> ActionDistribution:
         """The distribution over each actor's choices.
@@ -46,7 +91,7 @@ class ActionHead(nn.Module):
             actors: (A, D) tokens.
             mask: of the action.
             actees: (N, D) tokens, for select-entity.
-            decided: earlier action -> B sequences of what its actors do.
+            decided: action -> B sequences of what its actors do; see `Decided`.
         """
         raise NotImplementedError
 
@@ -67,6 +112,15 @@ class CategoricalHead(ActionHead):
         by_choice = torch.addmm(bias.unsqueeze(1), weight, actors.t())  # (C, A): in memory as `Categorical` wants it
         return Categorical(by_choice.t(), None if mask.mask is None else mask.mask.values)
 
+    def make_told(self, d_model: int) -> nn.Module:
+        return nn.Embedding(self.project.out_features, d_model)
+
+    def messages(self, name: str, readout: Readout, chosen: RaggedTensor) -> Tensor:
+        """The embedding of each actor's choice."""
+        assert self.told is not None
+        messages: Tensor = self.told(chosen.values[:, 0])
+        return messages
+
 
 class SelectEntityHead(ActionHead):
     """Logits by the product of the actor's query and the actee's key: q · k / sqrt(K), over the actees of the actor's frame.
@@ -83,6 +137,31 @@ class SelectEntityHead(ActionHead):
         self.query = nn.Linear(d_model, d_qk)
         self.key = nn.Linear(d_model, d_qk)
         self.nobody = nn.Parameter(torch.randn(1, d_qk)) if nobody else None
+        self.taken: nn.Linear | None = None
+
+    def chain(self, d_model: int, *, reads: bool, tells: bool, in_turn: bool) -> None:
+        """Actors in turn add to the logit of an entity: how many have selected it before, times a linear map of the actor."""
+        super().chain(d_model, reads=reads, tells=tells, in_turn=in_turn)
+        if in_turn:
+            self.taken = nn.Linear(d_model, 1)
+            nn.init.zeros_(self.taken.weight)
+            nn.init.zeros_(self.taken.bias)
+
+    def make_told(self, d_model: int) -> nn.Module:
+        return nn.ModuleDict({"selected": nn.Linear(d_model, d_model), "selecting": nn.Linear(d_model, d_model)})
+
+    def messages(self, name: str, readout: Readout, chosen: RaggedTensor) -> Tensor:
+        """A linear map of the selected entity's token."""
+        assert isinstance(self.told, nn.ModuleDict)
+        has, tokens = _selected(readout, chosen)
+        return torch.where(has, self.told["selected"](readout.tokens.index_select(0, tokens)), 0.0)
+
+    def absorb(self, name: str, readout: Readout, chosen: RaggedTensor) -> Tensor:
+        """Besides the message on the actor's token, a linear map of the actor on that of the selected entity: it is taken."""
+        assert isinstance(self.told, nn.ModuleDict)
+        has, tokens = _selected(readout, chosen)
+        marks = torch.where(has, self.told["selecting"](readout.actors(name)), 0.0)
+        return super().absorb(name, readout, chosen).index_add(0, tokens, marks)
 
     def forward(self, actors: Tensor, mask: ActionMask, actees: Tensor | None, decided: Decided) -> ActionDistribution:
         assert mask.actees is not None and actees is not None
@@ -94,7 +173,18 @@ class SelectEntityHead(ActionHead):
         pairs = pairs_of(mask, self.nobody is not None)
         logits = pair_products(queries / math.sqrt(queries.shape[1]), keys, pairs)
         values = values.index_select(0, pairs.actees)
+        if self.taken is not None and ACTORS in decided:
+            weights = self.taken(actors)[:, 0].index_select(0, pairs.actors)
+            logits = logits + weights * self._times_taken(pairs, values, mask, decided[ACTORS])
         return RaggedCategorical(logits, pairs.actors, values, len(actors), pairs.is_open)
+
+    def _times_taken(self, pairs: Pairs, values: Tensor, mask: ActionMask, chosen: RaggedTensor) -> Tensor:
+        """(P,) float32, how many actors before the pair's have selected its entity."""
+        assert mask.actees is not None
+        is_chosen = (values == chosen.values[:, 0].index_select(0, pairs.actors)) & (values >= 0)
+        choices = (mask.actees.lengths + (self.nobody is not None)).index_select(0, mask.actors.sequences)
+        ranks, strides = mask.ranks.index_select(0, pairs.actors), choices.index_select(0, pairs.actors)
+        return sums_before(is_chosen.float(), ranks, mask.most_actors, strides)
 
     def logit_offsets(self, mask: ActionMask) -> Tensor:
         assert mask.actees is not None
@@ -117,6 +207,17 @@ class ContinuousHead(ActionHead):
 
     def forward(self, actors: Tensor, mask: ActionMask, actees: Tensor | None, decided: Decided) -> ActionDistribution:
         return BoundedGaussian(self.project(actors), self.log_std.clamp(-LOG_STD_LIMIT, LOG_STD_LIMIT), self.bounds)
+
+    def make_told(self, d_model: int) -> nn.Module:
+        return nn.Linear(self.project.out_features, d_model)
+
+    def messages(self, name: str, readout: Readout, chosen: RaggedTensor) -> Tensor:
+        """A linear map of the numbers; those with two bounds are scaled to -1 to 1."""
+        assert self.told is not None
+        bounds = self.bounds
+        scaled = torch.where(bounds.both, (chosen.values - bounds.center) / bounds.radius, chosen.values)
+        messages: Tensor = self.told(scaled)
+        return messages
 
 
 class FrameHead(nn.Module):
@@ -178,6 +279,12 @@ HEADS: dict[type[ActionSpace], Callable[[Any, RogueNetConfig], ActionHead]] = {
     SelectEntityActionSpace: lambda space, config: SelectEntityHead(config.d_model, config.d_qk, space.nobody),
     ContinuousActionSpace: lambda space, config: ContinuousHead(config.d_model, space),
 }
+
+
+def _selected(readout: Readout, chosen: RaggedTensor) -> tuple[Tensor, Tensor]:
+    """(A, 1) bool, true where an actor has selected an entity, and (A,) int64 its token; any token for nobody."""
+    starts = readout.batch.frames.offsets.index_select(0, chosen.sequences)
+    return chosen.values >= 0, starts + chosen.values[:, 0].clamp(min=0)
 
 
 def _nearly_zero(d_model: int, size: int) -> nn.Linear:

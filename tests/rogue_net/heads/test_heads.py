@@ -10,7 +10,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 from entity_gym import (
     ActionSpace,
@@ -28,8 +27,7 @@ from rogue_net import RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.batch.obs_batch import ActionMask
 from rogue_net.config import Backend
 from rogue_net.heads import pairs
-from rogue_net.heads.distributions import ActionDistribution, Categorical
-from rogue_net.heads.heads import CategoricalHead, Decided, SelectEntityHead
+from rogue_net.heads.heads import SelectEntityHead
 from rogue_net.heads.pairs import pair_products, pairs_of
 from tests.rogue_net.worlds import World, frame_keys, make_net, to_batch
 
@@ -286,35 +284,3 @@ def test_products_of_pairs_and_their_gradients_are_those_of_dense_matrices(
     torch.testing.assert_close(gradients, torch.autograd.grad((expected * weights).sum(), [queries, keys]))
     counts = [actors * (actees + nobody) for actors, actees in sizes]
     assert SelectEntityHead(1, 1, nobody).logit_offsets(mask).tolist() == torch.tensor([0, *counts]).cumsum(0).tolist()
-
-
-class ThrustAfterMove(CategoricalHead):
-    """A head whose logits depend on where the actor moves."""
-
-    def __init__(self) -> None:
-        super().__init__(16, 2)
-        self.of_move = torch.nn.Parameter(torch.randn(3, 2))
-
-    def forward(self, actors: Tensor, mask: ActionMask, actees: Tensor | None, decided: Decided) -> ActionDistribution:
-        assert set(decided) == {MOVE, AIM, STEER}
-        return Categorical(self.project(actors) + self.of_move[decided[MOVE].values[:, 0]], None)
-
-
-def test_a_head_sees_what_the_heads_before_it_decided() -> None:
-    """log p(move, thrust) = log p(move) + log p(thrust | move), while acting as in the evaluation."""
-    net = make_net(WORLD, backend="reference")
-    net.heads[list(ACTIONS).index(THRUST)] = ThrustAfterMove()
-    batch = to_batch([ships(2), ships(3, seed=1)], WORLD)
-    acted = net.act(batch, generator=frame_keys(batch))
-    assert torch.equal(net.evaluate(batch, acted.actions).log_probs[THRUST].values, acted.log_probs[THRUST].values)
-
-    total = torch.zeros(5)
-    for move in range(3):
-        for thrust in range(2):
-            columns = {MOVE: torch.full((5, 1), move), THRUST: torch.full((5, 1), thrust)}
-            actions = acted.actions | {
-                name: acted.actions[name]._replace(values=each) for name, each in columns.items()
-            }
-            log_probs = net.evaluate(batch, actions).log_probs
-            total += (log_probs[MOVE].values + log_probs[THRUST].values).detach().exp()
-    torch.testing.assert_close(total, torch.ones(5))
