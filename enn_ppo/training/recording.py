@@ -38,6 +38,7 @@ from enn_ppo.checkpoints.policy_file import first_line
 from enn_ppo.training.files import flush_folder, replace_file
 from enn_ppo.training.frames import Frames
 from entity_gym.actions import ActionSpace
+from entity_gym.actions.chains import selection_before
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.batch.saving import spaces_difference, spaces_from_dict, spaces_to_dict
 from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
@@ -51,7 +52,7 @@ FORMAT = 5  # raised when an old reader would misread a new chunk
 _CHUNK = re.compile(r"(\d{6,})_([0-9a-f]{8})\.safetensors")
 _MOST_BYTES = 2**33
 _WHOLE, _REAL, _FLAG = torch.int64, torch.float32, torch.bool
-_OPTIONAL = ("visible", "ids", "mask")  # columns that are left out where they say nothing
+_OPTIONAL = ("visible", "ids", "mask", "mask_after")  # columns that are left out where they say nothing
 #: Observation space, and action name -> its space.
 Spaces = tuple[ObsSpace, Mapping[str, ActionSpace]]
 #: Fields of `Frames` with a number for each frame.
@@ -261,6 +262,7 @@ def _layout(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> dic
         choices = 1 if space.selects else space.num_choices or 2 * space.width
         layout |= {("actors", name): (_WHOLE, 1), ("mask", name): (_FLAG, choices), ("log_prob", name): (_REAL,)}
         layout |= {("actees", name): (_WHOLE, 1)} if space.selects else {}
+        layout |= {("mask_after", name): (_FLAG, choices)} if selection_before(name, action_space) else {}
         layout["action", name] = (_WHOLE, 1) if space.discrete else (_REAL, space.width)
     return layout
 

@@ -20,9 +20,12 @@ class CategoricalActionMask(ActorMask):
 
     Attributes:
         mask: (A, C) bool, true where the actor may take the choice. None: everything is open.
+        mask_after: of an action after a select-entity one, (A, number of that action's actees, C) bool, true where the actor may
+            take the choice once it has selected the actee. Who selects nobody has the choices of `mask`. None: closes nothing.
     """
 
     mask: Flags | None = None
+    mask_after: Flags | None = None
 
 
 @dataclass

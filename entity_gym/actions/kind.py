@@ -207,7 +207,7 @@ class ActionSpace(ABC):
     def to_dict(self) -> dict[str, Any]:
         """Return the space as plain values that JSON can hold. Options with their default value are left out."""
         saved: dict[str, Any] = {"type": type(self).__name__}
-        for option in fields(self):  # type: ignore[arg-type]
+        for option in fields(self):
             value = getattr(self, option.name)
             default = option.default if option.default_factory is MISSING else option.default_factory()
             if value != default:

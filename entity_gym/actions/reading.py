@@ -26,6 +26,7 @@ class Offer(NamedTuple):
     actors: Indices  # (A,) entity indices
     actees: Indices = NO_INDICES  # (number of actees,) entity indices; nothing unless the action selects entities
     mask: NDArray[np.bool_] | None = None  # (A, C), or (A, number of actees); None: everything is open
+    mask_after: NDArray[np.bool_] | None = None  # (A, number of actees of an earlier action, C); None: closes nothing
 
 
 class FrameEntities(NamedTuple):

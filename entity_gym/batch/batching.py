@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions import ActionSpace
+from entity_gym.actions.chains import check_open_after
 from entity_gym.actions.reading import NO_INDICES, Offer
 from entity_gym.batch.frame import Frame, FrameReader
 from entity_gym.batch.ragged import RaggedBuffer, Scalar
@@ -65,9 +66,11 @@ def batch_frames(
         nothing = np.zeros((0, len(entity.features)), np.float32)
         features[name] = _joined([frame.features[name] for frame in frames], nothing)
         check_features(name, features[name], env_id, reader)
+    masks = batch_masks(frames, reader)
+    check_open_after(masks, reader.action_space, lambda k: reader.where(int(env_id[k])))
     return VecObs(
         features=features,
-        action_masks=batch_masks(frames, reader),
+        action_masks=masks,
         reward=_scalars("reward", np.float32, observations, env_id, reader),
         done=_scalars("done", np.bool_, observations, env_id, reader),
         truncated=_scalars("truncated", np.bool_, observations, env_id, reader),
@@ -101,6 +104,13 @@ def batch_masks(frames: Sequence[Frame], reader: FrameReader) -> dict[str, VecAc
                 rows.append(is_open.reshape(-1, 1) if space.selects else is_open)
             mask = _joined(rows, rows[0])
         masks[name] = VecActionMask(actors, actees, mask)
+        if any(offer.mask_after is not None for offer in offers):
+            nothing = np.ones((0, len(space.labels)), np.bool_)
+            after = [
+                nothing if offer.mask_after is None else offer.mask_after.reshape(-1, nothing.shape[1])
+                for offer in offers
+            ]
+            masks[name].mask_after = _joined(after, nothing)
     return masks
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions import ActionSpace
-from entity_gym.actions.chains import decision_order
+from entity_gym.actions.chains import decision_order, read_mask_after
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.actions.reading import EntityID, FrameEntities, Offer, read_flags
 from entity_gym.environment import Observation
@@ -35,7 +35,10 @@ class Frame(NamedTuple):
             {name: rows.copy() for name, rows in self.features.items()},
             {name: flags.copy() for name, flags in self.visible.items()},
             {
-                name: offer if offer.mask is None else offer._replace(mask=offer.mask.copy())
+                name: offer._replace(
+                    mask=None if offer.mask is None else offer.mask.copy(),
+                    mask_after=None if offer.mask_after is None else offer.mask_after.copy(),
+                )
                 for name, offer in self.actions.items()
             },
             self.ids,
@@ -162,6 +165,9 @@ class FrameReader:
                         f"{space.mask_type.__name__}"
                     )
                 actions[name] = space.read(name, mask, entities)
+            for name, mask in obs.actions.items():
+                if (given := getattr(mask, "mask_after", None)) is not None:
+                    actions[name] = read_mask_after(where, name, given, actions, self.action_space)
         if self.has_global:
             features[GLOBAL_ENTITY] = self._rows([obs.global_features], GLOBAL_ENTITY, where)
             ids.append(None)

@@ -53,11 +53,14 @@ class VecActionMask:
             None for all other actions.
         mask: true where a choice is open. N sequences of (A, C) bool; for actions that select entities N sequences of
             (A * number of actees, 1), actor by actor. None where everything is open in every frame.
+        mask_after: for actions after a select-entity one, N sequences of (A * number of that action's actees, C) bool, actor by
+            actor: true where a choice is open to an actor that has selected the actee. An empty sequence closes nothing.
     """
 
     actors: RaggedBuffer[np.int64]
     actees: RaggedBuffer[np.int64] | None = None
     mask: RaggedBuffer[np.bool_] | None = None
+    mask_after: RaggedBuffer[np.bool_] | None = None
 
     def spelled_out(self, width: int) -> RaggedBuffer[np.bool_]:
         """The mask with `width` columns, all true where it is None."""
@@ -75,6 +78,8 @@ class VecActionMask:
             tree["actees"] = self.actees
         if self.mask is not None:
             tree["mask"] = self.mask
+        if self.mask_after is not None:
+            tree["mask_after"] = self.mask_after
         return tree
 
 
@@ -215,6 +220,10 @@ def _with_all_columns(parts: Sequence[VecObs]) -> list[Tree]:
         for part, tree in zip(parts, trees, strict=True):
             if width is not None and "mask" not in tree["action_masks"][name]:
                 tree["action_masks"][name]["mask"] = part.action_masks[name].spelled_out(width)
+        known = [mask for part in parts if (mask := part.action_masks[name].mask_after) is not None]
+        for part, tree in zip(parts, trees, strict=True) if known else ():
+            nothing = RaggedBuffer(known[0].values[:0], np.zeros(len(part) + 1, np.int64))
+            tree["action_masks"][name].setdefault("mask_after", nothing)
     for branch, missing in (("visible", True), ("ids", np.int64(-1))):
         for name in {name: None for tree in trees for name in tree[branch]}:
             for part, tree in zip(parts, trees, strict=True):

@@ -139,10 +139,14 @@ def _ids_of(obs: VecObs) -> dict[str, list[EntityID]]:
 def _mask(space: ActionSpace, offered: VecActionMask, ids: list[EntityID]) -> ActionMask:
     """Return how an `Observation` offers the action."""
     columns = len(offered.actees.values) if offered.actees is not None else len(space.labels)
+    num_actors, after = len(offered.actors.values), offered.mask_after
+    if after is not None:
+        after = after.values.reshape(num_actors, -1, columns) if len(after.values) else None
     parts = {
         "actor_ids": None if space.is_global else [ids[index] for index in offered.actors.values[:, 0].tolist()],
         "actee_ids": None if offered.actees is None else [ids[index] for index in offered.actees.values[:, 0].tolist()],
-        "mask": None if offered.mask is None else offered.mask.values.reshape(len(offered.actors.values), columns),
+        "mask": None if offered.mask is None else offered.mask.values.reshape(num_actors, columns),
+        "mask_after": after,
     }
     known = {field.name for field in fields(space.mask_type)}
     mask: ActionMask = space.mask_type(**{name: part for name, part in parts.items() if name in known})

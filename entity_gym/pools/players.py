@@ -308,7 +308,11 @@ def _own(mask: VecActionMask, rows: NDArray[np.bool_], actors: RaggedBuffer[np.i
     """Return the mask of the actors `rows` alone, which are `actors`."""
     if mask.actees is None:
         open_ = None if mask.mask is None else RaggedBuffer.unchecked(mask.mask.values[rows], actors.offsets)
-        return VecActionMask(actors, mask=open_)
+        after, num_actors = mask.mask_after, mask.actors.size1()
+        if after is not None:
+            num_actees = after.size1() // np.maximum(num_actors, 1)
+            after = keep_items(after, np.repeat(rows, np.repeat(num_actees, num_actors)))
+        return VecActionMask(actors, mask=open_, mask_after=after)
     num_actees = mask.actees.size1()
     actees = keep_items(mask.actees, np.repeat(actors.size1() > 0, num_actees))  # with no actors there are no actees
     if mask.mask is None:

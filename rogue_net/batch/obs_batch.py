@@ -23,7 +23,7 @@ from rogue_net.batch.ragged import Cat, Cuts, Gather, RaggedTensor, offsets_of
 
 #: Where a column of a batch is: a field and an entity type, or a part of a mask and an action.
 Place: TypeAlias = tuple[str, str]
-MASK_PARTS = ("actors", "actees", "mask")
+MASK_PARTS = ("actors", "actees", "mask", "mask_after")
 Buffer = RaggedBuffer[np.float32] | RaggedBuffer[np.int64] | RaggedBuffer[np.bool_]
 
 
@@ -38,6 +38,7 @@ class ActionMask:
     mask: RaggedTensor | None = None
     #: Pairs of actors and actees in all frames, where the host knows; None: looked up when they are needed, which synchronises.
     num_pairs: int | None = None
+    mask_after: RaggedTensor | None = None  # as `VecActionMask.mask_after`
 
     @cached_property
     def pair_offsets(self) -> Tensor:
@@ -112,6 +113,8 @@ class ObsBatch:
                 buffers["mask", name] = (
                     mask.mask if mask.actees is not None else RaggedBuffer(mask.mask.values, mask.actors.offsets)
                 )
+            if mask.mask_after is not None:
+                buffers["mask_after", name] = mask.mask_after
         buffers |= {("visible", name): each for name, each in obs.visible.items()}
         buffers |= {("ids", name): each for name, each in obs.ids.items()}
         columns = {
@@ -158,6 +161,9 @@ class ObsBatch:
         """A column that this batch leaves out, spelled out: everything is open and visible, and nothing has an id."""
         if field == "mask":
             return self.action_masks[name].opened(width)
+        if field == "mask_after":
+            nothing = torch.ones(0, width, dtype=torch.bool, device=self.device)
+            return RaggedTensor(nothing, torch.zeros(len(self) + 1, dtype=torch.int64, device=self.device))
         values, offsets = self.features[name]
         fill: Any = True if field == "visible" else -1
         return RaggedTensor(torch.full((len(values), 1), fill, device=values.device), offsets)
@@ -275,9 +281,9 @@ def batch_of_columns(
     def of(field: str) -> dict[str, RaggedTensor]:
         return {name: each for (part, name), each in columns.items() if part == field}
 
-    actees, opened = of("actees"), of("mask")
+    actees, opened, after = of("actees"), of("mask"), of("mask_after")
     masks = {
-        name: ActionMask(actors, actees.get(name), opened.get(name), pairs.get(name))
+        name: ActionMask(actors, actees.get(name), opened.get(name), pairs.get(name), after.get(name))
         for name, actors in of("actors").items()
     }
     return ObsBatch(num_frames, of("features"), masks, of("visible"), of("ids"))

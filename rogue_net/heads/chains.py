@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from entity_gym.actions import ActionSpace
+from entity_gym.actions.chains import selection_before
 from rogue_net.batch.obs_batch import ActionMask
 from rogue_net.batch.ragged import RaggedTensor
 from rogue_net.heads.readout import Readout
@@ -91,7 +92,8 @@ def close_by_choices(
         chosen: earlier action -> B sequences of what its actors do.
     """
     mask, space = readout.batch.action_masks[action], action_space[action]
-    if not space.allowed:
+    selection = None if mask.mask_after is None else selection_before(action, action_space)
+    if not space.allowed and selection is None:
         return mask
     is_open = mask.opened(len(space.labels)).values
     for earlier, given in space.allowed.items():
@@ -100,7 +102,30 @@ def close_by_choices(
         choices = torch.cat([choices, choices.new_full((1,), len(given))])
         rows = rows_of(action, earlier, readout, is_global=action_space[earlier].is_global)
         is_open = is_open & table.index_select(0, choices.index_select(0, rows))
+    if selection is not None:
+        is_open = is_open & _open_after_selection(action, selection, readout, chosen[selection])
     return replace(mask, mask=RaggedTensor(is_open, mask.actors.offsets))
+
+
+def _open_after_selection(action: str, selection: str, readout: Readout, selected: RaggedTensor) -> Tensor:
+    """(A, C) bool, what `mask_after` leaves open to the actors of `action` after the entities that they have selected."""
+    mask, before, batch = readout.batch.action_masks[action], readout.batch.action_masks[selection], readout.batch
+    tokens = batch.action_tokens[selection].actees
+    assert mask.mask_after is not None and before.actees is not None and tokens is not None
+    values, offsets = mask.mask_after
+    entities = torch.cat([selected.values[:, 0], selected.values.new_full((1,), -1)])
+    entities = entities.index_select(0, rows_of(action, selection, readout, is_global=False))
+    # the place of each selected entity among the actees of its frame
+    frames = mask.actors.sequences
+    numbers = torch.arange(len(tokens), device=tokens.device) - before.actees.offsets.index_select(
+        0, before.actees.sequences
+    )
+    places = tokens.new_zeros(len(readout.tokens)).index_copy(0, tokens, numbers)
+    places = places.index_select(0, batch.frames.offsets.index_select(0, frames) + entities.clamp(min=0))
+    rows = offsets.index_select(0, frames) + mask.ranks * before.actees.lengths.index_select(0, frames) + places
+    closes = (entities >= 0) & (mask.mask_after.lengths.index_select(0, frames) > 0)
+    everything = torch.ones(1, values.shape[1], dtype=torch.bool, device=values.device)
+    return torch.cat([values, everything]).index_select(0, torch.where(closes, rows, len(values)))
 
 
 def rows_of(action: str, earlier: str, readout: Readout, *, is_global: bool) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -25,11 +26,13 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
+from entity_gym.actions.choices import check_actions
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
+from rogue_net.batch.ragged import Cuts
 from rogue_net.explain import explain
 from rogue_net.heads.chains import sums_before
 from rogue_net.transfer import transfer
-from tests.rogue_net.worlds import World, frame_keys, make_net, to_batch
+from tests.rogue_net.worlds import World, frame_keys, make_net, to_batch, to_obs
 
 SPACE = ObsSpace({"Ship": Entity(["x", "y"]), "Rock": Entity(["x"])})
 MODE, HELP, FIRE, STEER, AIM, MOVE = "mode", "help", "fire", "steer", "aim", "move"
@@ -141,6 +144,43 @@ def test_a_combination_that_the_table_closes_has_probability_0_and_is_never_play
     assert (move == 1).sum() > 100  # it is chosen
     assert not fire[move == 1].any()
     assert fire[move != 1].any()
+
+
+def test_a_choice_that_the_selected_entity_closes_has_probability_0_and_is_never_played() -> None:
+    actions = {
+        FIRE: CategoricalActionSpace(["no", "yes", "both"], after=AIM),
+        AIM: SelectEntityActionSpace(nobody=True),
+    }
+    net = make_net(world(**actions), backend="reference")
+    # ships 0 and 1 of each frame, in the other order; rocks 2 and 3
+    mask_after = np.array([[[1, 0, 1], [0, 1, 1]], [[1, 1, 0], [1, 0, 0]]], bool)
+    use = CategoricalActionMask(actor_ids=[1, 0], mask_after=mask_after, mask=[[True, True, False], [True, True, True]])
+    frames = [
+        each
+        for seed in range(100)
+        for each in (
+            replace(ships(2, 2, AIM, seed=seed), actions={AIM: MASKS[AIM], FIRE: use}),
+            ships(1, 1, AIM, FIRE, seed=seed),
+            ships(2, 0, seed=seed),
+        )
+    ]
+    frames = [
+        replace(each, actions={name: each.actions[name] for name in actions if name in each.actions}) for each in frames
+    ]
+    obs = to_obs(frames, world(**actions))
+    batch = ObsBatch.from_vec_obs(obs)
+    for how in ({"temperature": 10.0}, {"greedy": True}):
+        acted = net.act(batch, generator=frame_keys(batch), **how)  # type: ignore[arg-type]
+        check_actions(acted.to_buffers(), obs.action_masks, actions, str)
+        halves = ObsBatch.cat(batch.split(Cuts([150, 150], batch.offsets)))[torch.arange(300)]
+        evaluated = net.evaluate(halves, acted.actions).log_probs[FIRE].values
+        assert torch.isfinite(evaluated).all()
+    fires = net.act(batch, generator=frame_keys(batch), temperature=10).actions
+    by_frame = list(
+        zip(*(fires[name].values[:, 0].split(fires[name].lengths.tolist()) for name in (AIM, FIRE)), strict=True)
+    )
+    seen = {(int(aim[1]), int(fire[0])) for aim, fire in by_frame[::3]}  # ship 1 stands first in the mask of firing
+    assert seen == {(2, 0), (3, 1), (-1, 0), (-1, 1)}
 
 
 def test_an_actor_that_did_not_choose_before_may_do_everything() -> None:
