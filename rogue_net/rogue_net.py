@@ -146,7 +146,7 @@ class RogueNet(nn.Module):
         self.transformer = Transformer(config, self.translation.obs_space, action_space)
         # keyed by position: an action's name may hold what a module's name may not, such as a dot
         self.heads = nn.ModuleList(HEADS[type(space)](space, config) for space in action_space.values())
-        self._order = decision_order(action_space)
+        self.order = decision_order(action_space)
         for name, space in action_space.items():
             in_turn = ACTORS in space.after
             tells = in_turn or any(name in later.after for later in action_space.values())
@@ -273,7 +273,7 @@ class RogueNet(nn.Module):
         """
         decisions: dict[str, Decision] = {}
         decided: dict[str, RaggedTensor] = dict(given or {})
-        for name in self._order:
+        for name in self.order:
             mask = readout.batch.action_masks[name]
             source = generator.of_actors(name, mask.actors) if isinstance(generator, FrameKeys) else generator
             distribution = self._distribution(name, readout, decided, decided.get(name), temperature)

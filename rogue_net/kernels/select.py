@@ -58,9 +58,6 @@ def why_no_program(
         weight: one of its weights, of which device and dtype matter.
         action_space: its actions by name.
     """
-    for name, space in action_space.items():
-        if space.after:
-            return f"the action {name!r} is decided after {', '.join(map(repr, space.after))}, which has no kernels on CPUs"
     width = config.d_model // config.n_head
     if width % 8 != 0:
         return f"the width of a head, net.d_model={config.d_model} / net.n_head={config.n_head} = {width}, is not a multiple of 8"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from entity_gym.spaces import GLOBAL_ENTITY
-from rogue_net.batch.obs_batch import ObsBatch
+from rogue_net.batch.obs_batch import ActionMask, ObsBatch
 from rogue_net.batch.ragged import RaggedTensor, State
 from rogue_net.inputs.embedding import EntityEmbedding
 from rogue_net.kernels.cpu.calling import ints_at
@@ -139,6 +139,8 @@ class ActionPlan(NamedTuple):
     row: Action  # without addresses of frames
     choices: int  # choices of a categorical action, numbers of a continuous one; 0: it selects entities
     discrete: bool
+    closes: bool = False  # whether earlier choices may close some
+    selection: str = ""  # the earlier action to which `mask_after` belongs
 
 
 class FrameTables(NamedTuple):
@@ -209,6 +211,11 @@ def columns_of(
         elif mask.mask is not None:
             _check_type(name, mask.mask.values, torch.bool)
             found["mask"] = mask.mask.values.expand(num_actors, plan.choices)
+        if plan.closes:  # the mask is written for each tile anew, once its earlier choices are known
+            opened = found.get("mask", torch.ones(num_actors, plan.choices, dtype=torch.bool))
+            found |= {"open": opened, "mask": torch.empty_like(opened, memory_format=torch.contiguous_format)}
+        if mask.mask_after is not None and plan.row.selection >= 0:
+            found |= _mask_after(name, mask, batch.action_masks[plan.selection], plan.choices, num_frames)
         counts += [num_actors, num_actees, num_pairs]
         action_rows.append(plan.row._replace(**{field: at(tensor) for field, tensor in found.items()}))
     action_table = table(Action, action_rows)
@@ -286,6 +293,18 @@ def with_memory(
     after = {name: RaggedTensor(each, offsets) for name, each in told.items()}
     hidden = RaggedTensor(torch.empty(int(offsets[-1]), width), offsets)
     return columns._replace(hidden=known["hidden"].values, after={**after, "hidden": hidden})
+
+
+def _mask_after(name: str, mask: ActionMask, selection: ActionMask, choices: int, num_frames: int) -> dict[str, Tensor]:
+    """What is open after each selection, checked: a frame has a row for each pair of an actor and an earlier actee, or none."""
+    assert mask.mask_after is not None and selection.actees is not None
+    _check(name, mask.mask_after, torch.bool, num_frames)
+    rows, pairs = mask.mask_after.lengths, mask.actors.lengths * selection.actees.lengths
+    offsets, values = mask.mask_after.offsets, mask.mask_after.values
+    fits = bool(((rows == pairs) | (rows == 0)).all()) and [int(offsets[0]), int(offsets[-1])] == [0, len(values)]
+    if not fits or values.shape[1] != choices:
+        raise ValueError(f"{name!r}: `mask_after` does not fit the actors and the entities that may be selected before")
+    return {"after_mask": values, "after_offsets": offsets}
 
 
 def _type_table(

@@ -48,7 +48,8 @@ def decide(
                 actor += 1
         tile.action_actors[number + 1] = actor
         if actor > start:
-            invoke(action.decide, BOUND, kernels, net, batch, tile, low, high, number, choice)
+            by = kernels.decide_chained if action.reader >= 0 else action.decide
+            invoke(by, BOUND, kernels, net, batch, tile, low, high, number, choice)
 
 
 @inline
@@ -80,7 +81,8 @@ def decide_backward(
     for number in range(net.num_actions - 1, -1, -1):  # a head may have read what those before it decided
         if tile.action_actors[number + 1] > tile.action_actors[number]:
             action = net.actions[number]
-            invoke(action.decide_backward, BOUND, kernels, net, batch, tile, low, high, number, gradient)
+            by = kernels.decide_chained_backward if action.reader >= 0 else action.decide_backward
+            invoke(by, BOUND, kernels, net, batch, tile, low, high, number, gradient)
 
 
 @inline

@@ -33,10 +33,11 @@ class TileMemory:
         net: what the network's `tables.Net` has, but for addresses.
         inputs: of the widest linear layer of the embedding.
         keys: width of the widest query of a select-entity action.
+        numbers: of the largest continuous action that others are decided after, padded; 0: no action is chained.
     """
 
-    def __init__(self, net: dict[str, Any], inputs: int, keys: int) -> None:
-        self._net, self._inputs, self._keys = net, inputs, keys
+    def __init__(self, net: dict[str, Any], inputs: int, keys: int, numbers: int) -> None:
+        self._net, self._inputs, self._keys, self._numbers = net, inputs, keys, numbers
         self._shape = (0, 0, 0, 0)
 
     def of(self, room: int, logits: int, num_types: int, num_actions: int) -> tables.Tile:
@@ -64,6 +65,13 @@ class TileMemory:
             "queries": room * keys, "keys": (room + ROWS) * keys, "dkeys": (room + ROWS) * keys, "means": room * width,
             "values": room, "dvalues": room,
         }  # fmt: skip
+        chained = bool(self._numbers)
+        of_chains = [
+            *(room * width * factor * chained for factor in (1, 1, 1, 2, 1)),
+            actors * width * chained,
+            actors * self._numbers,
+            width,
+        ]
         of_memory = [0] * 6
         if self._net["memory"] >= 0:
             of_memory = [room * width, 2 * room * width, room * width, room * width, room, room]
@@ -73,29 +81,33 @@ class TileMemory:
             "action_actors": num_actions + 1, "actee_tokens": room, "actee_starts": room + 1,
             "origins": room, "origin_rows": room,
         }  # fmt: skip
+        ints_of_chains = [actors * chained, room * chained, room * chained]
         keys_at_once = padded(room, 16)  # a multiple of any number of lanes
         of_attention = attention.scratch_sizes(head_width, keys_at_once)
         of_relative = relative_attention.scratch_sizes(scheme.dimensions, scheme.terms, head_width, keys_at_once)
         places_room = room + LANES
         of_places = [scheme.dimensions * places_room, 2 * room, places_room]
-        sizes = [*floats.values(), *of_memory, *of_attention, *of_relative, *of_places]
+        sizes = [*floats.values(), *of_memory, *of_chains, *of_attention, *of_relative, *of_places]
         starts = np.cumsum([0, *(padded(size, 16) for size in sizes)]).tolist()
         # torch's memory begins with a line of the cache, and NumPy's within one
         self._floats = torch.zeros(starts[-1], dtype=torch.float32, device="cpu")
-        self._ints = np.zeros(sum(ints.values()) + room, np.int64)
+        self._ints = np.zeros(sum(ints.values()) + sum(ints_of_chains) + room, np.int64)
         self._visible = np.ones(room, np.bool_)
         base: int = address(self._floats)
         places: list[Any] = [base + 4 * start for start in starts[:-1]]
         named = dict(zip(floats, places, strict=False))
-        rest = places[len(floats) + len(of_memory) :]
+        rest = places[len(floats) :]
+        memory, rest = rest[: len(of_memory)], rest[len(of_memory) :]
+        chains, rest = rest[: len(of_chains)], rest[len(of_chains) :]
         own, rest = rest[: len(of_attention)], rest[len(of_attention) :]
-        int_starts = np.cumsum([0, *ints.values(), room]).tolist()
+        int_starts = np.cumsum([0, *ints.values(), *ints_of_chains, room]).tolist()
         int_places: list[Any] = [address(self._ints) + 8 * start for start, _ in pairwise(int_starts)]
         visible: Any = address(self._visible)
         self._tile = tables.Tile(
             room=room,
             visible=visible,
-            memory=tables.MemoryActivations(*places[len(floats) :][: len(of_memory)]),
+            memory=tables.MemoryActivations(*memory),
+            chains=tables.Chains(*chains, *int_places[len(ints) : len(ints) + len(ints_of_chains)]),
             attention=attention.Scratch(keys_at_once, *own),
             relative=relative_attention.Scratch(keys_at_once, *rest[: len(of_relative)]),
             entities=Places(places_room, *rest[len(of_relative) :], *int_places[-1:]),

@@ -22,12 +22,14 @@ from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from entity_gym.actions import (
+    ACTORS,
     ActionSpace,
     CategoricalActionSpace,
     ContinuousActionSpace,
     GlobalCategoricalActionSpace,
     SelectEntityActionSpace,
 )
+from entity_gym.actions.chains import selection_before
 from entity_gym.compiled.compiler import without_collections
 from entity_gym.spaces import GLOBAL_ENTITY
 from rogue_net.batch.obs_batch import ObsBatch
@@ -39,6 +41,7 @@ from rogue_net.kernels.cpu import (
     attention,
     blocks,
     categorical,
+    chained,
     columns,
     continuous,
     decide,
@@ -78,8 +81,9 @@ _NO_GEOMETRY = tables.TokenPositions(*[_NOWHERE] * len(tables.TokenPositions._fi
 _zeros: Callable[..., Tensor] = partial(torch.zeros, dtype=torch.float32, device="cpu")
 
 
-def kernels_of(width: int, head_width: int, mixing: int) -> dict[str, Job]:
-    """Kernels for tokens of `width` features, heads of `head_width`, and what mixes tokens."""
+def kernels_of(config: RogueNetConfig, action_space: Mapping[str, ActionSpace]) -> dict[str, Job]:
+    """The kernels of a network, but for those of its kinds of actions."""
+    width, head_width = config.d_model, config.d_model // config.n_head
     lanes = (SIXTEEN if width % 16 == 0 else EIGHT,)
     token, hidden = elementwise.shape_of(width), elementwise.shape_of(4 * width)
     head, gate = attention.shape_of(head_width), elementwise.shape_of(head_width)
@@ -92,7 +96,7 @@ def kernels_of(width: int, head_width: int, mixing: int) -> dict[str, Job]:
             "close_gates": (elementwise.gelu_backward, gate),
         },
     }
-    return of_mixing[mixing] | {
+    found = of_mixing[mixing_of(config)] | {
         "embed": (embed.embed, lanes),
         "transform": (blocks.transform, lanes),
         "transform_backward": (blocks.transform_backward, lanes),
@@ -105,9 +109,18 @@ def kernels_of(width: int, head_width: int, mixing: int) -> dict[str, Job]:
         "normalize": (elementwise.normalize, token),
         "normalize_backward": (elementwise.normalize_backward, token),
         "gelu_backward": (elementwise.gelu_backward, hidden),
-        "remember": (remember.remember, lanes),
-        "remember_backward": (remember.remember_backward, lanes),
     }
+    if config.memory != "none":
+        found |= {
+            "remember": (remember.remember, lanes),
+            "remember_backward": (remember.remember_backward, lanes),
+        }
+    if any(space.after for space in action_space.values()):
+        found |= {
+            "decide_chained": (chained.decide_chained, lanes),
+            "decide_chained_backward": (chained.decide_chained_backward, lanes),
+        }
+    return found
 
 
 def kernels_of_action(space: ActionSpace, width: int) -> list[Job]:
@@ -123,7 +136,7 @@ def mixing_of(config: RogueNetConfig) -> int:
 
 def jobs_of(config: RogueNetConfig, action_space: Mapping[str, ActionSpace]) -> list[Job]:
     """All kernels of a network's program, those that take longest first."""
-    of_tile = kernels_of(config.d_model, config.d_model // config.n_head, mixing_of(config))
+    of_tile = kernels_of(config, action_space)
     of_actions = [job for space in action_space.values() for job in kernels_of_action(space, config.d_model)]
     return [*of_tile.values(), *of_actions, *_CALLED]
 
@@ -225,8 +238,11 @@ class Program:
         if relative is not None:
             for block in net.transformer.blocks:
                 self._add_linear(relative.gate_projection, block.attention_norm)
-        named = zip(spaces.items(), net.heads, strict=False)
-        self._actions = {name: self._describe_action(name, space, head) for (name, space), head in named}
+        self._links: list[tables.Link] = []  # from chained actions to those before them
+        # in the order in which they are decided
+        self._actions = {name: self._describe_action(name, spaces[name], net.head(name)) for name in net.order}
+        links = table(tables.Link, self._links)
+        self._held.append(links)
         key_table, value_table = (
             (0, 0) if relative is None else (self._add_relative(relative.keys), self._add_relative(relative.values))
         )
@@ -259,16 +275,19 @@ class Program:
             "dfirst_states": dfirst_states,
             "linears": address(self._linear_table),
             "categories": address(categories),
+            "links": address(links),
             "scheme": NO_SCHEME if relative is None else scheme_of(relative, self._held),
         }
         widest = max([8, *(each.inputs for each in self._linears[:first_block])])
         keys = max([8, *(padded(each.row.choices, 8) for each in self._actions.values() if not each.choices)])
-        self._new_memory = partial(TileMemory, self._net_fields, widest, keys)
+        chained = any(plan.row.reader >= 0 for plan in self._actions.values())
+        numbers = [padded(plan.choices, DEPTH) for plan in self._actions.values() if not plan.discrete]
+        self._new_memory = partial(TileMemory, self._net_fields, widest, keys, max([8, *numbers]) if chained else 0)
 
     def _compile(self, config: RogueNetConfig, spaces: Mapping[str, ActionSpace]) -> None:
         """Compile all kernels, and find their addresses."""
         compile_all(jobs_of(config, spaces))
-        of_tile = kernels_of(config.d_model, config.d_model // config.n_head, mixing_of(config))
+        of_tile = kernels_of(config, spaces)
         with without_collections():
             found = {name: entry(each, *consts) for name, (each, consts) in of_tile.items()}
             self._kernels = tables.Kernels(**dict.fromkeys(tables.Kernels._fields, 0) | found)
@@ -334,7 +353,40 @@ class Program:
         if own is not None:
             parameter, dparameter = self._add_direct(own)
             row = row._replace(parameter=parameter, dparameter=dparameter)
-        return ActionPlan(row, 0 if selects else row.choices, space.discrete)
+        kind = tables.ENTITIES if selects else tables.CHOICES if space.discrete else tables.NUMBERS
+        row = row._replace(kind=kind, is_global=space.is_global, **self._describe_chain(name, space, head))
+        selection = selection_before(name, self.net.action_space) or ""
+        closes = bool(space.num_choices) and bool(space.allowed or selection)
+        return ActionPlan(row, 0 if selects else row.choices, space.discrete, closes, selection)
+
+    def _describe_chain(self, name: str, space: ActionSpace, head: Any) -> dict[str, int]:
+        """The fields of a chained action, or of one that others are decided after."""
+        told: Any = head.told
+        found: dict[str, int] = {}
+        if head.reader is not None:
+            found |= {"reader": self._add_linear(head.reader.hidden), "in_turn": ACTORS in space.after}
+            self._add_linear(head.reader.project)
+            found["first_link"] = len(self._links)
+            selection = selection_before(name, self.net.action_space)
+            for earlier in space.after:
+                if earlier != ACTORS:
+                    allowed = np.array(space.allowed.get(earlier, []), np.bool_)
+                    self._held.append(allowed)
+                    if earlier == selection and space.num_choices:
+                        found["selection"] = len(self._links) - found["first_link"]
+                    number = list(self.net.order).index(earlier)
+                    self._links.append(tables.Link(number, address(allowed) if allowed.size else 0))
+            found["num_links"] = len(self._links) - found["first_link"]
+        if isinstance(told, nn.Embedding):
+            found["told"], found["dtold"] = self._add_direct(told.weight)
+        elif space.selects and told is not None:
+            found |= {"told": self._add_linear(told["selected"]), "marks": self._add_linear(told["selecting"])}
+        elif told is not None:
+            found["told"] = self._add_linear(told)
+        if getattr(head, "taken", None) is not None:
+            found["taken"], found["dtaken"] = self._add_direct(head.taken.weight)
+            found["taken_bias"], found["dtaken_bias"] = self._add_direct(head.taken.bias)
+        return found
 
     def _add_relative(self, parameter: Tensor) -> int:
         """Find the place of a table of relative positions in `weights`."""
@@ -454,7 +506,8 @@ class Program:
             ValueError: the batch does not fit the network.
         """
         actions, log_probs = {}, {}
-        for name, plan in self._actions.items():
+        for name in self.net.action_space:
+            plan = self._actions[name]
             actors = obs.action_masks[name].actors
             size, dtype = (1, torch.int64) if plan.discrete else (plan.choices, torch.float32)
             actions[name] = actors._replace(values=_zeros(len(actors.values), size, dtype=dtype))
@@ -481,7 +534,7 @@ class Program:
         Raises:
             ValueError: the batch does not fit the network.
         """
-        actors = {name: obs.action_masks[name].actors for name in self._actions}
+        actors = {name: obs.action_masks[name].actors for name in self.net.action_space}
         log_probs = {name: each._replace(values=_zeros(len(each.values))) for name, each in actors.items()}
         given = tables.Choice(tables.GIVEN, _NOWHERE)
         return log_probs, self._run(obs, actions, log_probs, given, state, follows)[0]

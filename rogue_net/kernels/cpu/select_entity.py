@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from rogue_net.kernels.cpu.calling import flags_at, ints_at, invoke, shifted
-from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, inner_kernel
+from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, inner_kernel, value
 from rogue_net.kernels.cpu.heads import CLOSED, EIGHT, MASKED, linear_backward, log_softmax, noise_key, score, slope_of
 from rogue_net.kernels.cpu.rows import add_bias, clear, gather
 from rogue_net.kernels.cpu.simd import fma, load, spread, store, total
@@ -61,6 +61,15 @@ def decide(
             logits[at + c] = product if is_open else MASKED
             if choice.mode == GIVEN and _selected(actees, actee_offsets[frame], c, num_actees) == made[source]:
                 chosen = c
+        if action.taken >= 0:
+            if source == actor_offsets[frame]:  # the first actor of the frame
+                _clear_counts(tile.chains.times, num_actees)
+            weight = net.parameters[action.taken_bias] + _dot(
+                lanes, tile.tokens, tile.actor_tokens[actor] * net.width, net.parameters, action.taken, net.width
+            )
+            for c in range(num_actees):
+                if logits[at + c] > CLOSED:
+                    logits[at + c] += weight * np.float32(tile.chains.times[c])
         if num_open == 0:  # nobody, for certain
             tile.entropies[actor], tile.log_probs[actor] = np.float32(0), np.float32(0)
             if choice.mode != GIVEN:
@@ -78,11 +87,28 @@ def decide(
                 if found > highest and logits[at + c] > CLOSED:
                     chosen, highest = c, found
             made[source] = _selected(actees, actee_offsets[frame], chosen, num_actees) if chosen >= 0 else -1
+        if action.taken >= 0 and chosen >= 0 and chosen < num_actees:
+            tile.chains.times[chosen] += 1
         if chosen >= 0:
             tile.log_probs[actor] = logits[at + chosen]
         else:  # no choice stands for what was done; while acting, the logits are NaN
             tile.log_probs[actor] = np.float32(0) if choice.mode == GIVEN else tile.entropies[actor]
         at += choices
+
+
+@inline
+def _clear_counts(counts, number):  # type: ignore[no-untyped-def]
+    """Make counts 0."""
+    for k in range(number):
+        counts[k] = 0
+
+
+@inline
+def _dot(lanes, x, at, y, to, width):  # type: ignore[no-untyped-def]
+    products = spread(lanes, np.float32(0))
+    for d in range(0, width, value(lanes)):
+        products = fma(load(lanes, x, at + d), load(lanes, y, to + d), products)
+    return total(products)
 
 
 @inline
@@ -141,7 +167,7 @@ def decide_backward(
     scale = np.float32(1) / np.float32(math.sqrt(np.float32(action.choices)))
     logits = shifted(tile.logits, action.logits)
     made, actees = ints_at(action.actions), ints_at(action.actees)
-    actee_offsets = ints_at(action.actee_offsets)
+    actor_offsets, actee_offsets = ints_at(action.actor_offsets), ints_at(action.actee_offsets)
     has_nobody = action.parameter >= 0
     clear(tile.dkeys, 0, (count + 1) * padded)
     at = 0
@@ -153,6 +179,9 @@ def decide_backward(
         choices = num_actees + 1 if has_nobody else num_actees
         query = (actor - start) * padded
         clear(tile.rows, query, padded)
+        dtaken = np.float32(0)
+        if action.taken >= 0 and source == actor_offsets[frame]:
+            _clear_counts(tile.chains.times, num_actees)
         dlog_prob = np.float32(0)  # unless a choice stands for what was done
         for c in range(choices):
             if _selected(actees, actee_offsets[frame], c, num_actees) == made[source]:
@@ -165,6 +194,8 @@ def decide_backward(
             slope = slope_of(
                 logits[at + c], selected == made[source], dlog_prob, tile.dentropies[actor], tile.entropies[actor]
             )
+            if action.taken >= 0 and not is_nobody:
+                dtaken += slope * np.float32(tile.chains.times[c])
             slope *= scale
             key = (count if is_nobody else first + c) * padded
             for k in range(0, padded, 8):
@@ -172,6 +203,11 @@ def decide_backward(
                 store(tile.rows, query + k, dquery)
                 dkey = fma(spread(EIGHT, slope), load(EIGHT, tile.queries, query + k), load(EIGHT, tile.dkeys, key + k))
                 store(tile.dkeys, key + k, dkey)
+        if action.taken >= 0:
+            _taken_backward(lanes, net, tile, action, tile.actor_tokens[actor] * net.width, dtaken, gradient)
+            for c in range(num_actees):
+                if actees[actee_offsets[frame] + c] == made[source]:
+                    tile.chains.times[c] += 1
         at += choices
     for at in range(0, (end - start) * padded, 8):  # of the queries: `rows` is needed for tokens
         store(tile.queries, at, load(EIGHT, tile.rows, at))
@@ -181,3 +217,15 @@ def decide_backward(
             direct[action.dparameter + k] += tile.dkeys[count * padded + k]
     linear_backward(lanes, kernels, net, tile, tile.actor_tokens, start, end, tile.queries, layer, gradient)
     linear_backward(lanes, kernels, net, tile, tile.actee_tokens, 0, count, tile.dkeys, layer + 1, gradient)
+
+
+@inline
+def _taken_backward(lanes, net, tile, action, at, slope, gradient):  # type: ignore[no-untyped-def]
+    """Add the gradients of the weight of how often entities were selected before, and of the actor's token."""
+    direct, each = shifted(gradient, net.direct), spread(lanes, slope)
+    direct[action.dtaken_bias] += slope
+    for d in range(0, net.width, value(lanes)):
+        to = action.dtaken + d
+        store(direct, to, fma(each, load(lanes, tile.tokens, at + d), load(lanes, direct, to)))
+        weight = load(lanes, net.parameters, action.taken + d)
+        store(tile.x, at + d, fma(each, weight, load(lanes, tile.x, at + d)))

@@ -43,6 +43,8 @@ class Kernels(NamedTuple):
     decide_backward: Count
     remember: Count
     remember_backward: Count
+    decide_chained: Count
+    decide_chained_backward: Count
 
 
 class Linear(NamedTuple):
@@ -127,6 +129,35 @@ class Action(NamedTuple):
     dparameter: int = 0  # place of the gradient
     bounds: int = 0  # (choices) `NumberBounds`
     quadrature: int = 0  # (2, nodes) nodes and weights, see `continuous`
+    kind: int = 0  # one of those below
+    is_global: int = 0
+    # of chained actions, see `chained`
+    reader: int = -1  # number of the reader's first linear layer; -1: the action is decided after no other
+    in_turn: int = 0  # whether its actors decide in turn
+    first_link: int = 0  # of the actions before it
+    num_links: int = 0
+    selection: int = -1  # the link to which `after_mask` belongs; -1: none
+    after_mask: int = 0  # flags of (rows, choices); 0: none
+    after_offsets: int = 0  # (B + 1) its rows
+    open: int = 0  # flags of (A, choices) before earlier choices close some of them, see `mask`; 0: they close none
+    told: int = -1  # place of the embedding of choices, or number of a linear layer: messages of its choices
+    dtold: int = 0  # place of the embedding's gradient
+    marks: int = -1  # number of the linear layer of messages to selected entities
+    taken: int = -1  # places of the weight (D) and bias of how often an entity was selected before; -1: none
+    taken_bias: int = 0
+    dtaken: int = 0  # places of their gradients
+    dtaken_bias: int = 0
+
+
+#: Kinds of `Action`.
+CHOICES, ENTITIES, NUMBERS = range(3)
+
+
+class Link(NamedTuple):
+    """An action that another one is decided after."""
+
+    earlier: int  # number
+    table: int  # flags of (its choices, choices of the later action), the combinations that are allowed; 0: all
 
 
 class NumberBounds(NamedTuple):
@@ -178,6 +209,7 @@ class Net(NamedTuple):
     types: Table[EntityType]
     categories: Table[Parameter]  # their tables
     actions: Table[Action]
+    links: Table[Link]
     parameters: Floats  # as the modules have them
     weights: Floats  # of linear layers, with the LayerNorm before folded in, and tables of relative positions
     transposed: Floats
@@ -234,6 +266,22 @@ class MemoryActivations(NamedTuple):
     inverse_std2: Floats  # (n)
 
 
+class Chains(NamedTuple):
+    """Memory for chained actions; nothing without them."""
+
+    plain: Floats  # (n, D) tokens as the transformer leaves them, while a head reads others
+    dplain: Floats  # (n, D) gradient of the tokens without that of the head
+    messages: Floats  # (n, D) sums of messages; on the way back their gradient
+    both: Floats  # (n, 2 D) tokens and messages
+    hidden: Floats  # (n, D) of the reader
+    told: Floats  # (n, D) messages of actors; on the way back their gradient
+    inputs: Floats  # (n, K) numbers of a continuous action
+    sums: Floats  # (D)
+    selected: Ints  # tokens, of actors
+    actor_of: Ints  # (n) actor of an action that a token is; -1: none
+    times: Ints  # (n) how often an actee was selected
+
+
 class Tile(NamedTuple):
     """Memory of one thread."""
 
@@ -277,6 +325,7 @@ class Tile(NamedTuple):
     origins: Ints  # (n) what the memory of a token goes on from: one of those above
     origin_rows: Ints  # (n) its row
     memory: MemoryActivations
+    chains: Chains
     attention: Scratch
     entities: Places  # where they stand
     relative: RelativeScratch
