@@ -8,7 +8,7 @@ import platform
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -16,6 +16,7 @@ from torch import Tensor
 from entity_gym.actions import ActionSpace
 from rogue_net.config import RogueNetConfig
 
+Actions: TypeAlias = Mapping[str, ActionSpace]
 log = logging.getLogger(__name__)
 
 #: Settings with the only value that the program has.
@@ -23,9 +24,7 @@ NET_OF_PROGRAM = {"dropout": 0.0, "pooling": "none", "precision": "fp32"}
 RELPOS_OF_PROGRAM = {"key_projection": False, "value_projection": False, "value_gate": "relu"}
 
 
-def uses_program(
-    config: RogueNetConfig, weight: Tensor, action_space: Mapping[str, ActionSpace] = MappingProxyType({})
-) -> bool:
+def uses_program(config: RogueNetConfig, weight: Tensor, action_space: Actions | None = None) -> bool:
     """True if the compiled program computes a network. Where `auto` falls back on modules on a CPU, a line says why, once.
 
     Args:
@@ -48,9 +47,7 @@ def uses_program(
     return reason is None
 
 
-def why_no_program(
-    config: RogueNetConfig, weight: Tensor, action_space: Mapping[str, ActionSpace] = MappingProxyType({})
-) -> str | None:
+def why_no_program(config: RogueNetConfig, weight: Tensor, action_space: Actions | None = None) -> str | None:
     """The first reason why the program cannot compute a network; None if it can.
 
     Args:
@@ -58,7 +55,7 @@ def why_no_program(
         weight: one of its weights, of which device and dtype matter.
         action_space: its actions by name.
     """
-    for name, space in action_space.items():
+    for name, space in (action_space or {}).items():
         if space.after:
             return f"the action {name!r} is decided after {', '.join(map(repr, space.after))}, which has no kernels on CPUs"
     width = config.d_model // config.n_head

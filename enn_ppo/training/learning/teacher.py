@@ -27,6 +27,8 @@ from rogue_net.heads.distributions import LOWEST
 class TeacherLoss:
     """c_T KL(teacher || policy), with the policy loss's weights of units; a term of `enn_ppo.ppo.ppo_loss`.
 
+    Of chained actions, it is the divergence after the earlier choices that were sampled.
+
     Args:
         teacher: a network with the policy's spaces and device; not changed.
     """
@@ -38,8 +40,9 @@ class TeacherLoss:
         """Returns the term, and `teacher_kl`, the divergence in nats; both are 0 if c_T is 0."""
         kl = new.values.new_zeros(())
         if settings.teacher_kl != 0:
-            logits = self._teacher.act(batch.obs, greedy=True, logits=True).logits  # greedy: nothing is sampled
-            assert logits is not None
+            with torch.no_grad():  # after the same earlier choices as the policy's logits
+                readout = self._teacher.readout(batch.obs)
+                logits = self._teacher.ragged_logits(readout, self._teacher.decide(readout, batch.actions))
             kl = divergence(self._teacher.action_space, new.logits, logits, batch.weights)
         return settings.teacher_kl * kl, {"teacher_kl": kl}
 
