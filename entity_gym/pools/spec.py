@@ -173,7 +173,11 @@ def spec_of(config: PoolConfig, pool: VecEnv | None = None) -> EnvSpec:
     closable = [
         name
         for name, space in action_space.items()
-        if space.selects or (space.discrete and getattr(source.actions.get(name), "masked", True))
+        if space.selects
+        or space.allowed
+        or (
+            space.discrete and any(getattr(source.actions.get(name), each, True) for each in ("masked", "masked_after"))
+        )
     ]
     return EnvSpec(config, obs_space, action_space, entities, actions, closable)
 
