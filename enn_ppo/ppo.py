@@ -289,7 +289,7 @@ def policy_terms(
     """Clipped surrogate loss, entropy, approximate KL divergence and clip fraction.
 
         loss = -sum_u w_u min(r_u A_u, clip(r_u, 1 - ε, 1 + ε) A_u)    r_u = exp(log π(a_u) - log π_old(a_u))
-        entropy = sum_u w_u H_u
+        entropy = sum_u w_u H_u                  of chained actions that of the sampled path
         approx_kl = sum_u w_u (r_u - 1 - log r_u)
         clip_fraction = sum_u w_u [|r_u - 1| > ε]
 

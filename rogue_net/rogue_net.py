@@ -68,7 +68,10 @@ class ActResult(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """Log-probabilities and entropies of given actions in B frames, and values."""
+    """Log-probabilities and entropies of given actions in B frames, and values.
+
+    Of an action with `after`, they are those after the given earlier choices: entropies of the sampled path.
+    """
 
     log_probs: dict[str, RaggedTensor]  # action -> B sequences of (A,) float32
     entropies: dict[str, RaggedTensor]  # action -> B sequences of (A,) float32
@@ -108,6 +111,7 @@ class RogueNet(nn.Module):
         categorical and continuous heads        orthogonal of gain 0.01, bias 0; log standard deviations 0
         select-entity heads                     torch's default; the key of nobody N(0, 1)
         value and regression heads              0
+        what heads read of earlier choices      torch's default; the layer that adds it to the token 0
 
     Args:
         config: sizes and backend.

@@ -86,10 +86,10 @@ def test_a_trained_policy_evaluates_explains_and_plays(tmp_path: Path) -> None:
     assert replay is not None
     # a later choice that was taken has a probability after the earlier choice that was taken: never 0
     taken = 0
-    for step in replay["episodes"][0]["steps"]:
+    for view in (view for step in replay["episodes"][0]["steps"] for view in step["views"]):
         for name in ("use", "fire"):
-            shown = step["actions"].get(name, {"chosen": [], "probs": []})
-            for chosen, row in zip(shown["chosen"], shown["probs"] or [], strict=False):
+            shown = view["actions"].get(name, {"chosen": [], "probs": []})
+            for chosen, row in zip(shown["chosen"], shown["probs"], strict=True):
                 assert row[chosen] > 0
                 taken += 1
     assert taken > 0

@@ -382,3 +382,10 @@ def test_an_explanation_follows_the_actions_that_were_taken() -> None:
     assert acted.logits is not None
     for name in CHAINS:
         torch.testing.assert_close(explained.logits[name].values, acted.logits[name].values)
+
+
+def test_the_compiled_program_says_that_it_has_no_chains() -> None:
+    net, batch = make_net(WORLD, backend="fused"), mixed()
+    with pytest.raises(ValueError, match=r"fused cannot be: the action 'help' is decided after 'mode', which has no"):
+        net.act(batch, generator=frame_keys(batch))
+    assert make_net(WORLD, backend="auto").program() is None
