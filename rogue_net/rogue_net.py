@@ -49,7 +49,7 @@ class ActResult(NamedTuple):
     values: Tensor  # (B,) float32
     #: If asked for: action -> B sequences of what was drawn from. Log-probabilities of the choices, -inf where masked: (A, C),
     #: or for select-entity (actor-choice pairs, 1), actor by actor, the choice of nobody last. Continuous: (A, 2 n) means and
-    #: then log standard deviations, before they are bounded.
+    #: then log standard deviations, before they are bounded. Of actions with `after`, given the earlier choices in `actions`.
     logits: dict[str, RaggedTensor] | None = None
     state: State | None = None  # what the policy knows at the next step, of B environments; None: it remembers nothing
 

@@ -337,10 +337,8 @@ def weight_names(net: RogueNet) -> dict[str, Weight]:
                 weights[name] = _of_entity(net, net.embedding.types[int(number)], ".".join(rest), unnamed)
             case ["heads", number, *rest]:
                 action, space = actions[int(number)]
-                if rest[0] in CHAINING:  # a name of their own: where an action was not chained before, they are new
-                    weights[name] = Weight(
-                        "action", f"{action} {rest[0]}", ".".join(rest), _of_choices(space, rest, unnamed)
-                    )
+                if rest[0] in CHAINING:
+                    weights[name] = _of_chain(action, space, rest, unnamed)
                 elif space.selects:  # nobody is new: nobody's key
                     weights[name] = Weight("action", action, ".".join(rest), unnamed, "zero")
                 else:
@@ -356,11 +354,14 @@ def weight_names(net: RogueNet) -> dict[str, Weight]:
     return weights
 
 
-def _of_choices(space: ActionSpace, part: Sequence[str], unnamed: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """The axes of a module in `CHAINING`: choices are rows of an embedding, and numbers columns of a linear layer."""
-    if part[0] != "told" or part[-1] != "weight" or space.selects:
-        return unnamed
-    return (space.labels, unnamed[1]) if space.num_choices else (unnamed[0], space.labels)
+def _of_chain(action: str, space: ActionSpace, path: Sequence[str], unnamed: tuple[Axis, ...]) -> Weight:
+    """A tensor of a module in `CHAINING`; the owner has a name of its own: it is new where the action was not chained before."""
+    owner, part = f"{action} {path[0]}", ".".join(path)
+    if part != "told.weight":
+        return Weight("action", owner, part, unnamed)
+    if space.num_choices:  # an embedding of choices
+        return Weight("action", owner, part, (space.labels, unnamed[1]), "mean")
+    return Weight("action", owner, part, (unnamed[0], space.labels), "zero")  # a linear map of numbers
 
 
 def _of_entity(net: RogueNet, entity: str, part: str, unnamed: tuple[Axis, ...]) -> Weight:

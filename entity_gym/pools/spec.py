@@ -142,7 +142,8 @@ class EnvSpec:
             shown = f"{space.kind}, {low} to {'?' if high is None else high}"
             shown += f" ({', '.join(space.labels)})" if space.labels else ""
             actors = "any number of actors" if self.actions[name] is None else f"at most {self.actions[name]} actor(s)"
-            lines.append(f"    {name}: {shown}, {actors}{', masked' if name in self.closable else ''}")
+            after = f", after {', '.join(space.after)}" if space.after else ""
+            lines.append(f"    {name}: {shown}, {actors}{', masked' if name in self.closable else ''}{after}")
         return "\n".join(lines)
 
 
