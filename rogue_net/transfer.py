@@ -9,6 +9,7 @@ Weights are matched by name, in any order. New parts are initialised so that the
     choice of an action     the mean of the known choices' rows, so that its logit is the mean of theirs: its probability is
                               at most 1 / choices, and the odds between known choices stay the same
     choice of no entity     a key of zeros
+    memory                  `net.memory` in place of none: adds zeros at first, so the policy acts the same
     entity type, action,    as in a new network: no weights can hide a new entity from known ones; `fit` does
       number of an action
     anything that is gone   refused; `fit` allows entity types that never come
@@ -117,6 +118,9 @@ def transfer(saved: RogueNet, net: RogueNet) -> Transferred:
     if GLOBAL_ENTITY in net.embedding.types and GLOBAL_ENTITY not in saved.embedding.types:
         news.append("the whole frame is now an entity of its own: untrained")
     before, now = _settings(saved, saved), _settings(net, saved)
+    if saved.transformer.memory is None and net.transformer.memory is not None:
+        news.append(f"net.memory={net.config.memory} is new: what is remembered has no effect at first")
+        before |= {name: now[name] for name in ("memory", "memory_types")}
     for setting in before:
         if before[setting] != now[setting]:
             raise ValueError(f"its setting {setting} was {before[setting]} in training and is {now[setting]}")
@@ -343,6 +347,8 @@ def weight_names(net: RogueNet) -> dict[str, Weight]:
                 weights[name] = Weight("network", "", name, (rows, unnamed[1]))
             case ["transformer", "memory", "first"]:
                 weights[name] = Weight("network", "", name, (tuple(net.embedding.types), unnamed[1]))
+            case ["transformer", "memory", "out", _]:  # where memory is new, it adds nothing
+                weights[name] = Weight("network", "", name, unnamed, "zero")
             case _:
                 weights[name] = Weight("network", "", name, unnamed)
     return weights
