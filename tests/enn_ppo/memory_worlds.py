@@ -31,7 +31,7 @@ class Marks(Environment):
         self.steps = steps
 
     def obs_space(self) -> ObsSpace:
-        return ObsSpace({"Shell": Entity(["left", "right"])}, global_features=["begins"])
+        return ObsSpace({"Shell": Entity(["left", "right"]), "Table": Entity(["size"])}, global_features=["begins"])
 
     def action_space(self) -> dict[str, CategoricalActionSpace]:
         return {"Say": CategoricalActionSpace(("left", "right"))}
@@ -53,7 +53,7 @@ class Marks(Environment):
         shown = [[0, 0]] * 2 if self.step else [[1 - self.marks[shell], self.marks[shell]] for shell in self.order]
         done = self.step == self.steps
         return Observation(
-            features={"Shell": shown},
+            features={"Shell": shown, "Table": [[1.0]]},
             global_features=[float(self.step == 0)],
             ids={"Shell": self.order},
             actions={"Say": CategoricalActionMask(actor_types=["Shell"])},
