@@ -22,6 +22,7 @@ from enn_ppo.training.learning.moments import update_normalization
 from enn_ppo.training.learning.return_scale import ReturnScale
 from enn_ppo.training.learning.teacher import Teacher
 from enn_ppo.training.learning.vtrace import recompute_log_probs, vtrace
+from enn_ppo.training.policy_states import PolicyStates
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.tracking.metrics import Played, merge_played, summarize
@@ -269,9 +270,11 @@ class Learner:
                     f"checkpoint {checkpoint.path} is damaged: trainer['scale'] is not that of ppo.normalize={now}"
                 )
             scale.load_state(saved_scale)
-        taught = checkpoint.trainer.get("teacher", [])
-        if self.teacher and len(taught) == self.ranks.size and saved_config(checkpoint).ppo.teacher == self.ppo.teacher:
-            self.teacher.states.load_state(taught[self.ranks.rank], self.device)
+        if self.teacher and saved_config(checkpoint).ppo.teacher == self.ppo.teacher:
+            for state in checkpoint.trainer.get("teacher", []):
+                of_rank = PolicyStates()
+                of_rank.load_state(state, self.device)
+                self.teacher.states.update(of_rank)
         unmeasured = any(network.unmeasured for network in networks)
         return LearnerNews(tuple(news), networks[0].changed, unmeasured)
 

@@ -62,6 +62,7 @@ class Teacher:
             if self.net.remembers:
                 known = self.states.recall(env_ids[step], begins[step])
             readout = self.net.readout(part.obs, known)
+            self.states = PolicyStates()  # of the rollout's environments alone
             self.states.keep(env_ids[step], readout.state)
             found.append(self.net.ragged_logits(readout, self.net.decide(readout, part.actions)))
         logits: dict[str, RaggedTensor] = cat_columns(found, Cat())
