@@ -29,6 +29,7 @@ from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.learning.teacher import Teacher
+from enn_ppo.training.recording import read_all
 from enn_ppo.watch import watch
 from entity_gym import Entity, ObsSpace
 from entity_gym.pools.pool import ListEnv
@@ -213,6 +214,34 @@ def test_an_evaluation_a_file_and_a_loaded_policy_remember_alike(run: Path, tmp_
         return policy.act(world._observation(0.0)).value
 
     assert later(0, 0) != later(1, 1) and later(0, 1) == later(0, 1) and later() == later()
+
+
+@pytest.mark.parametrize("opponent", ["policies", "past"])
+def test_policies_and_opponents_remember_in_evaluations(opponent: str, tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"policies": {"red": [0], "blue": [1]}}
+    if opponent == "past":
+        changes = {"self_play": SelfPlayConfig(enabled=True, snapshot_interval=32, pool_size=2)}
+    train(remembering(tmp_path / "a", env=ARMIES, total_timesteps=64, **changes))
+    run = tmp_path / "a" / ("red" if opponent == "policies" else "")
+    for num_envs in (1, 4):  # whoever plays beside
+        config = EvalConfig(checkpoint=str(run), episodes=4, num_envs=num_envs, opponent=opponent, device="cpu")
+        assert evaluate(config).estimates["episodic_reward"].n == 4
+
+
+@pytest.mark.parametrize("of_policy", ["entity", "none"])
+def test_a_value_network_remembers_in_evaluations_too(of_policy: Any, tmp_path: Path) -> None:
+    """The values of a recording are those of acting and judging by hand."""
+    train(remembering(tmp_path / "a", net=net(of_policy), value_net=net("both"), total_timesteps=64))
+    record = str(tmp_path / "a.rec")
+    evaluate(EvalConfig(checkpoint=str(tmp_path / "a"), episodes=6, num_envs=3, device="cpu", record=record))
+    frames = read_all(Path(record))
+    judge = load_net(load_checkpoint(tmp_path / "a"), "value_net", device=CPU)
+    for episode in frames.episode.unique().tolist():
+        own = frames.gather((frames.episode == episode).nonzero()[:, 0])
+        assert own.step.tolist() == [0, 1, 2, 3]
+        values = judge.value(own.obs, None, own.step > 0)
+        torch.testing.assert_close(own.values, values, atol=1e-5, rtol=1e-5)
+        assert not torch.allclose(values, judge.value(own.obs), atol=1e-4)
 
 
 def test_a_page_shows_how_much_memory_has_changed(run: Path, tmp_path: Path) -> None:
