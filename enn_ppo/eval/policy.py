@@ -82,7 +82,8 @@ class Policy:
             of_value = self.critic.net.act(self.critic.adapt(shown), part_of(known, "value"), greedy=True)
             assert of_value.state is not None
             result = result._replace(values=of_value.values)
-            state = ({} if state is None else {"policy": state}) | {"value": of_value.state}
+            both: State = {"value": of_value.state}
+            state = both if state is None else both | {"policy": state}
         self.states.keep(keys, state)
         return Acted(self, shown, batch, before, result, buffers)
 
