@@ -23,11 +23,13 @@ from enn_ppo import (
 )
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import load_net
+from enn_ppo.clone import samples_of, windows
 from enn_ppo.export import main as export
 from enn_ppo.ppo import Samples, gae
 from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.training.learning.actor_critic import ActorCritic
+from enn_ppo.training.learning.learner import Learner
 from enn_ppo.training.learning.teacher import Teacher
 from enn_ppo.training.recording import read_all
 from enn_ppo.watch import watch
@@ -189,6 +191,31 @@ def test_an_entity_type_may_come_to_a_policy_that_remembers(run: Path) -> None:
     saved = load_net(load_checkpoint(run), device=CPU)
     space = ObsSpace({"Cup": Entity(["size"]), **Marks().obs_space().entities}, ["begins"])
     transfer(saved, RogueNet(saved.config, space, saved.action_space))
+
+
+# --- Cloning
+
+
+def test_windows_cover_all_frames() -> None:
+    assert windows(10, 4).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7], [6, 7, 8, 9]]
+    assert windows(8, 4).tolist() == [[0, 1, 2, 3], [4, 5, 6, 7]]
+    assert windows(3, 32).tolist() == [[0, 1, 2]]
+
+
+def test_recorded_frames_are_sequences_in_which_a_clone_goes_on_as_the_expert_did(run: Path, tmp_path: Path) -> None:
+    record = str(tmp_path / "a.rec")
+    evaluate(EvalConfig(checkpoint=str(run), episodes=6, num_envs=3, device="cpu", record=record))
+    frames = read_all(Path(record))
+    frames = frames.gather(torch.randperm(len(frames)))
+    model = ActorCritic(load_net(load_checkpoint(run), device=CPU))
+    config = remembering(tmp_path / "b")
+    learner = Learner(
+        model, torch.optim.AdamW(model.parameters()), config.optim, config.ppo, Marks().action_space(), seed=0
+    )
+    samples = samples_of(frames, frames.returns(0.9), learner)
+    assert samples.step.tolist() == [0, 1, 2, 3] * 6 and samples.follows.tolist() == [False, True, True, True] * 6
+    found = model.eval().evaluate(samples.obs, samples.actions, None, samples.follows)
+    torch.testing.assert_close(found.log_probs["Say"].values, samples.log_probs["Say"].values, atol=1e-5, rtol=1e-5)
 
 
 # --- Playing
