@@ -48,6 +48,8 @@ _say = partial(print, flush=True)
 #: Largest batch of frames when measuring losses without training.
 FRAMES_AT_ONCE = 8192
 MAX_GRAD_NORM = 1.0
+#: Frames through which gradients flow back, unless `optim.sequence_length` says it. What came before them is not remembered.
+SEQUENCE = 32
 
 
 class CloneResult(NamedTuple):
@@ -148,9 +150,23 @@ def make_samples(learner: Learner, learned: RecordedFrames, held_out: RecordedFr
 
 
 def samples_of(frames: RecordedFrames, returns: Tensor, learner: Learner) -> Samples:
-    """Samples on the learner's device."""
+    """Samples on the learner's device; for a policy that remembers, in order of time within each episode."""
+    follows = torch.zeros_like(returns, dtype=torch.bool)
+    if learner.model.remembers and len(frames):
+        order = torch.argsort(frames.step, stable=True)
+        order = order[torch.argsort(frames.episode[order], stable=True)]
+        frames, returns = frames.gather(order), returns[order]
+        follows[1:] = (frames.episode.diff() == 0) & (frames.step.diff() == 1)
     columns = {field.name: getattr(frames, field.name) for field in fields(Frames)}
-    return Samples(**columns, advantages=torch.zeros_like(returns), returns=returns).to(learner.device)
+    advantages = torch.zeros_like(returns)
+    return Samples(**columns, advantages=advantages, returns=returns, follows=follows).to(learner.device)
+
+
+def windows(num_frames: int, length: int) -> Tensor:
+    """(S, L) int64: frames in parts of `length` one behind the other; the last one begins earlier where it must to be whole."""
+    length = min(length, num_frames)
+    starts = torch.tensor(sorted({*range(0, num_frames - length + 1, length), num_frames - length}))
+    return starts.unsqueeze(1) + torch.arange(length)
 
 
 # --- The loss
@@ -165,7 +181,7 @@ def clone_loss(net: RogueNet | ActorCritic, batch: Samples, settings: PPOSetting
     Returns:
         The loss, and `loss` (L_policy) and `value_loss`.
     """
-    new = net.evaluate(batch.obs, batch.actions)
+    new = net.evaluate(batch.obs, batch.actions, batch.state, batch.follows)
     log_probs = [of_items(batch.weights, each).dot(each.values) for each in new.log_probs.values()]
     policy = -torch.stack(log_probs).sum()
     errors = (new.values - batch.returns.nan_to_num()) / net.value_head.deviation
@@ -186,14 +202,17 @@ def learn(model: ActorCritic, learned: Samples, held_out: Samples, config: Clone
     """
     cloning, schedule = config.clone, config.optim.schedule
     optimizer = AdamW(model.parameters(), lr=0.0, eps=1e-5, weight_decay=0.0, fused=True)
-    optim = replace(config.optim, sequences=False, epochs=1, max_grad_norm=MAX_GRAD_NORM)
+    optim = replace(config.optim, epochs=1, max_grad_norm=MAX_GRAD_NORM)
+    sequences = windows(len(learned), optim.sequence_length or SEQUENCE) if model.remembers else None
     settings, generator = settings_of(config), torch.Generator()
     for epoch in range(1, cloning.epochs + 1):
         started = time.perf_counter()
         generator.manual_seed(random_key(config.seed, epoch, Purpose.SHUFFLING))
         rate = schedule((epoch - 1) / cloning.epochs)
         optimizer.param_groups[0]["lr"] = rate
-        stats = update(model, optimizer, learned, optim, settings, generator=generator, loss=clone_loss)
+        stats = update(
+            model, optimizer, learned, optim, settings, generator=generator, loss=clone_loss, sequences=sequences
+        )
         row: Row = {"epoch": epoch} | {name: stats[name] for name in ("loss", "value_loss", "grad_norm")}
         measured = measure(model, held_out, settings)
         row |= {"learning_rate": rate} | {f"holdout_{name}": value for name, value in measured.items()}

@@ -150,18 +150,19 @@ class Samples(Frames):
     # Of minibatches alone: the weight of each unit of a frame (`unit_weights`), and that of each frame. Each adds up to 1.
     weights: Tensor = None  # type: ignore[assignment]  # (B,) float32
     frame_weights: Tensor = None  # type: ignore[assignment]  # (B,) float32
-    follows: Tensor | None = None  # (B,) bool, see `RogueNet.evaluate`; None: no frame does
+    #: (B,) bool, frames of the episode of the frame one step before; in a minibatch see `RogueNet.evaluate`.
+    follows: Tensor = None  # type: ignore[assignment]
 
     @staticmethod
-    def of(rollout: Rollout, advantages: Advantages, *, sequences: bool = False) -> Samples:
-        """The T * N frames of a rollout; with `sequences`, frames follow those of the step before."""
+    def of(rollout: Rollout, advantages: Advantages) -> Samples:
+        """The T * N frames of a rollout."""
         frames = rollout.frames
         columns = {field.name: getattr(frames, field.name) for field in fields(frames)}
         return Samples(
             **columns,
             advantages=advantages.advantages.flatten(),
             returns=advantages.returns.flatten(),
-            follows=rollout.follows if sequences else None,
+            follows=rollout.follows,
         )
 
     def weighed(self, settings: PPOSettings) -> Samples:
@@ -202,7 +203,7 @@ def weigh(
         "weights": unit_weights(counts, ratio=settings.ratio, weighting=settings.weighting, total=total),
         "frame_weights": 1 / (actors.new_tensor(sizes) * ranks.size).index_select(0, minibatch).float(),
     }
-    epochs = zip(*(torch.split(each, len(samples)) for each in columns.values()), strict=True)
+    epochs = zip(*(torch.split(each, len(orders[0])) for each in columns.values()), strict=True)
     return [dict(zip(columns, parts, strict=True)) for parts in epochs]
 
 
@@ -360,7 +361,7 @@ def update(
     *,
     generator: torch.Generator,
     loss: Loss = ppo_loss,
-    steps: int = 1,
+    sequences: Tensor | None = None,
     ranks: Ranks = ALONE,
     optimizer_step: Callable[[Any], Stats] | None = None,
 ) -> dict[str, float]:
@@ -375,7 +376,7 @@ def update(
         settings: of the objective.
         generator: shuffles the frames; on the CPU. Its seed also seeds dropout.
         loss: to be minimised.
-        steps: frames of a sequence, T: environment by environment, all steps of the rollout. 1: single frames are shuffled.
+        sequences: (S, L) int64, frames that stay together in this order (`sequences_of`); None: single frames are shuffled.
         ranks: the processes that learn together: each minibatch has an equal part of each rank's rollout; statistics are of all.
         optimizer_step: does the one of a minibatch; None: `learn_minibatch`. On CPUs it is `CompiledPPO.learn`.
 
@@ -383,23 +384,30 @@ def update(
         The means over all minibatches of the statistics of `learn_minibatch`; `explained_variance` of the rollout, NaN if all
         returns are equal; `epochs`, the number of epochs, which `target_kl` may reduce.
     """
+    if sequences is None:
+        sequences = torch.arange(len(samples)).unsqueeze(1)
+    num_sequences, steps = sequences.shape
     if optimizer_step is None:
         options: dict[str, Any] = {"optim": optim, "settings": settings, "loss": loss, "steps": steps, "ranks": ranks}
         optimizer_step = partial(learn_minibatch, net, optimizer, **options)
-    device, num_sequences = samples.values.device, len(samples) // steps
-    num_minibatches = min(num_sequences, math.ceil(len(samples) * ranks.size / optim.batch_size))
+    device = samples.values.device
+    num_minibatches = min(num_sequences, math.ceil(sequences.numel() * ranks.size / optim.batch_size))
     sizes = [len(part) * steps for part in torch.arange(num_sequences).tensor_split(num_minibatches)]  # nearly equal
     orders = [
-        moved(by_sequence(torch.randperm(num_sequences, generator=generator), steps), device)
+        moved(sequences[torch.randperm(num_sequences, generator=generator)].flatten(), device)
         for _ in range(optim.epochs)
     ]
+    is_permutation = sequences.numel() == len(samples)
     sums: Tensor | None = None  # stays on the device until the end
     epochs = 0
     with dropout_seed(generator.initial_seed() ^ 1, device):
         for order, weighed in zip(orders, weigh(samples, orders, sizes, settings, ranks), strict=True):
             of_epoch: Tensor | None = None
             # gathered once in the new order, so that minibatches are slices
-            for minibatch in replace(samples.gather(order, all_of_them=True), **weighed).split(sizes):
+            ordered = replace(samples.gather(order, all_of_them=is_permutation), **weighed)
+            if ordered.follows is not None:
+                ordered.follows[::steps] = False
+            for minibatch in ordered.split(sizes):
                 stats = optimizer_step(minibatch)
                 values = torch.stack(list(stats.values()))
                 of_epoch = values if of_epoch is None else of_epoch + values
@@ -416,14 +424,18 @@ def update(
     return dict(zip(stats, means, strict=True)) | {"explained_variance": explained_share, "epochs": epochs}
 
 
-def by_sequence(sequences: Tensor, steps: int) -> Tensor:
-    """(n * T,) frames of a rollout, which is ordered by step: all T steps of the first of (n,) sequences, and so on.
+def sequences_of(num_frames: int, num_envs: int, length: int | None) -> Tensor:
+    """(S, L) int64, the frames of each sequence of a rollout, which is ordered by step: L consecutive steps of an environment.
 
     Args:
-        sequences: (n,) int64, all of the rollout's environments in any order.
-        steps: T.
+        num_frames: T * N.
+        num_envs: N.
+        length: L, or if T is no multiple of it the largest below that divides T; None: T.
     """
-    return (sequences.unsqueeze(1) + len(sequences) * torch.arange(steps, device=sequences.device)).flatten()
+    steps = num_frames // num_envs
+    length = next(each for each in range(min(length or steps, steps), 0, -1) if steps % each == 0)
+    frames = torch.arange(num_frames).view(steps // length, length, num_envs)
+    return frames.transpose(1, 2).reshape(-1, length)
 
 
 def learn_minibatch(

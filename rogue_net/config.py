@@ -11,6 +11,7 @@ from rogue_net.checks import HalfOpenUnitInterval, NonNegativeInt, PositiveFloat
 Backend = Literal["auto", "reference", "fused"]
 Precision = Literal["fp32", "tf32", "bf16"]
 Pooling = Literal["none", "mean", "max", "meanmax"]
+MemoryKind = Literal["none", "entity", "frame", "both"]
 RelposKind = Literal["none", "grid", "radial", "distance", "polar"]
 ValueGate = Literal["none", "linear", "relu", "gelu", "sigmoid"]
 
@@ -107,6 +108,11 @@ class RogueNetConfig:
     pooling: Pooling = "none"
     """What entities of a frame see of each other: through attention (`none`), or the `mean`, the `max` or both (`meanmax`) of a
     linear map of them all, which costs less than attention."""
+    memory: MemoryKind = "none"
+    """Who remembers from step to step of an episode, by a minimal GRU behind the first block: every entity with an id for itself
+    (`entity`), the frame as a whole (`frame`, by its global entity), or `both`."""
+    memory_types: Sequence[str] | None = None
+    """The entity types that remember, with `memory=entity` or `both`; null: all."""
     dropout: HalfOpenUnitInterval = 0.0
     """Share set to 0 while learning of the embedding's features, of the attention weights, and of the features that attention and
     MLPs add to a token."""
@@ -128,6 +134,8 @@ class RogueNetConfig:
                 f"net.d_model must be divisible by net.n_head={self.n_head}, got {self.d_model}; "
                 f"the nearest width that is: {max(1, round(self.d_model / self.n_head)) * self.n_head}"
             )
+        if self.memory_types is not None and self.memory not in ("entity", "both"):
+            raise ValueError(f"net.memory_types needs net.memory=entity or both, got net.memory={self.memory}")
         if self.pooling != "none" and self.relpos.kind != "none":
             raise ValueError(
                 f"net.relpos.kind={self.relpos.kind} needs attention, and net.pooling={self.pooling} replaces it; "

@@ -15,8 +15,9 @@ from rogue_net.batch.frames import Frames
 from rogue_net.batch.obs_batch import ObsBatch
 from rogue_net.batch.ragged import RaggedTensor, State
 from rogue_net.heads.readout import Readout
+from rogue_net.relative.relative_positions import Relative
 from rogue_net.rogue_net import RogueNet
-from rogue_net.transformer import Block, Transformer
+from rogue_net.transformer import Block
 
 
 class Explanation(NamedTuple):
@@ -46,33 +47,24 @@ def explain(net: RogueNet, batch: ObsBatch, state: State | None = None, *, atten
         ValueError: the batch does not fit the network.
     """
     batch = net.translation(batch)
-    tokens, weights = net.embedding(batch), None
-    if attention:
-        tokens, weights = _forward(net.transformer, tokens, batch)
-    else:
-        tokens = net.transformer(tokens, batch)
+    weights: list[Tensor] = []
+    positions = net.transformer.relative_positions
+
+    def keep_weights(block: Block, tokens: Tensor, relative: Relative | None) -> None:
+        if block.pool is None:
+            qkv, gated = block.attention_inputs(block.attention_norm(tokens), relative, positions)
+            weights.append(packed_weights(qkv, batch.frames, gated))
+
+    watch = keep_weights if attention else None
+    tokens, after = net.transformer(net.embedding(batch), batch, state, watch=watch)
     readout = Readout(tokens, batch)
     decisions = net.decide(readout, greedy=True)
     return Explanation(
-        attention=None if weights is None else _by_frame(weights, batch.frames),
+        attention=_by_frame(torch.stack(weights), batch.frames) if weights else None,
         logits=net.ragged_logits(readout, decisions),
         entropies={name: made.entropies() for name, made in decisions.items()},
         values=net.value_head(readout.means),
     )
-
-
-def _forward(transformer: Transformer, tokens: Tensor, batch: ObsBatch) -> tuple[Tensor, Tensor | None]:
-    """The tokens that leave the blocks, and (n, R, H, L, L) weights of all blocks on packed rows; None without attention."""
-    frames, positions = batch.frames, transformer.relative_positions
-    relative = None if positions is None else positions(batch, frames.rows.index)
-    weights = []
-    for block in transformer.blocks:
-        assert isinstance(block, Block)
-        if block.pool is None:
-            qkv, gated = block.attention_inputs(block.attention_norm(tokens), relative, positions)
-            weights.append(packed_weights(qkv, frames, gated))
-        tokens = block(tokens, frames, relative, positions)
-    return tokens, torch.stack(weights) if weights else None
 
 
 def _by_frame(weights: Tensor, frames: Frames) -> list[Tensor]:

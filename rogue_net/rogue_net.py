@@ -118,7 +118,7 @@ class RogueNet(nn.Module):
         ValueError: there are no actions, or two settings or spaces do not go together.
     """
 
-    remembers = False  # whether decisions depend on a state
+    remembers = False  # whether decisions depend on a state; see `rogue_net.memory`
     _program: Program | None = None  # compiled, to act with
     _has_chosen = False  # whether modules or a program compute this network
 
@@ -138,6 +138,7 @@ class RogueNet(nn.Module):
         self.config = config
         self.obs_space = obs_space
         self.action_space = dict(action_space)
+        self.remembers = self.remembers or config.memory != "none"
         self.translation = Translation(config.translation, obs_space)
         self.embedding = Embedding(self.translation.obs_space, action_space, config.d_model)
         self.transformer = Transformer(config, self.translation.obs_space, action_space)
@@ -174,7 +175,7 @@ class RogueNet(nn.Module):
 
         Args:
             batch: B frames.
-            state: what is remembered of B environments, `ActResult.state` of their last step. This network remembers nothing.
+            state: what is remembered of B environments, `ActResult.state` of their last step; None: nothing.
             greedy: take the most probable action, and of numbers the middle, instead of sampling.
             temperature: below 1 bolder, above 1 more random: logits are divided by it, and standard deviations of numbers
                 (before they are bounded) multiplied. Greater than 0.
@@ -189,13 +190,14 @@ class RogueNet(nn.Module):
         if is_keyed and temperature == 1 and not logits and (program := self.program()) is not None:
             keys = generator.keys if isinstance(generator, FrameKeys) and not greedy else None
             return ActResult(*program.act(batch, keys))
-        readout = self.readout(batch)
+        readout = self.readout(batch, state)
         decisions = self.decide(readout, greedy=greedy, temperature=temperature, generator=generator)
         return ActResult(
             actions={name: made.actions for name, made in decisions.items()},
             log_probs={name: made.log_probs for name, made in decisions.items()},
             values=self.value_head(readout.means),
             logits=self.ragged_logits(readout, decisions) if logits else None,
+            state=readout.state,
         )
 
     def evaluate(
@@ -210,11 +212,11 @@ class RogueNet(nn.Module):
         Args:
             batch: B frames.
             actions: action -> B sequences, aligned with the batch's actors.
-            state: what was remembered before each frame. This network remembers nothing.
+            state: what was remembered before each frame; None: nothing.
             follows: (B,) bool, frames that come a step after the frame before them: a network that remembers goes on from what
                 it knew there, and gradients flow back through it, in the place of `state`. None: no frame does.
         """
-        readout = self.readout(batch, drop=self.training)
+        readout = self.readout(batch, state, follows, drop=self.training)
         regressions = zip(self.regression_names, self.regression_heads, strict=True)
         decisions = self.decide(readout, actions)
         return Evaluation(
@@ -225,10 +227,20 @@ class RogueNet(nn.Module):
             regressions={name: head(readout.means) for name, head in regressions},
         )
 
-    def readout(self, batch: ObsBatch, *, drop: bool = False) -> Readout:
-        """The tokens of a batch, as the heads read them; `drop`: whether dropout is active."""
+    def readout(
+        self, batch: ObsBatch, state: State | None = None, follows: Tensor | None = None, *, drop: bool = False
+    ) -> Readout:
+        """The tokens of a batch, as the heads read them.
+
+        Args:
+            batch: B frames.
+            state: see `evaluate`.
+            follows: see `evaluate`.
+            drop: whether dropout is active.
+        """
         batch = self.translation(batch)
-        return Readout(self.transformer(self.embedding(batch), batch, drop=drop), batch)
+        tokens, after = self.transformer(self.embedding(batch), batch, state, follows, drop=drop)
+        return Readout(tokens, batch, after)
 
     def decide(
         self,
@@ -275,11 +287,13 @@ class RogueNet(nn.Module):
             for name, head in heads
         }
 
-    def value(self, batch: ObsBatch, state: State | None = None, *, drop: bool = False) -> Tensor:
-        """(B,) values alone; `state` as in `act`; `drop`: whether dropout is active."""
+    def value(
+        self, batch: ObsBatch, state: State | None = None, follows: Tensor | None = None, *, drop: bool = False
+    ) -> Tensor:
+        """(B,) values alone; arguments as in `evaluate`; `drop`: whether dropout is active."""
         if not torch.is_grad_enabled() and (program := self.program()) is not None:
             return program.values(batch)
-        values: Tensor = self.value_head(self.readout(batch, drop=drop).means)
+        values: Tensor = self.value_head(self.readout(batch, state, follows, drop=drop).means)
         return values
 
     def update_normalization(self, batch: ObsBatch) -> None:

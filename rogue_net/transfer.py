@@ -341,6 +341,8 @@ def weight_names(net: RogueNet) -> dict[str, Weight]:
             case ["transformer", "relative_positions", "values"] if positions and relpos.per_entity_values:
                 rows = tuple((entity, bucket) for entity in types for bucket in range(positions.num_buckets))
                 weights[name] = Weight("network", "", name, (rows, unnamed[1]))
+            case ["transformer", "memory", "first"]:
+                weights[name] = Weight("network", "", name, (tuple(net.embedding.types), unnamed[1]))
             case _:
                 weights[name] = Weight("network", "", name, unnamed)
     return weights

@@ -5,7 +5,7 @@ These modules hold the weights for every backend, and are the reference for all.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 
 import torch
@@ -17,9 +17,11 @@ from entity_gym.spaces import ObsSpace
 from rogue_net.attention import ragged_attention
 from rogue_net.batch.frames import Frames
 from rogue_net.batch.obs_batch import ObsBatch
-from rogue_net.batch.ragged import segment_sum
+from rogue_net.batch.ragged import State, segment_sum
 from rogue_net.config import Pooling, RogueNetConfig
+from rogue_net.inputs.embedding import entity_types
 from rogue_net.kernels.select import why_not_precision
+from rogue_net.memory import Memory
 from rogue_net.relative.relative_positions import Relative, RelativePositions
 
 
@@ -124,7 +126,7 @@ class Pool(nn.Module):
 
 
 class Transformer(nn.Module):
-    """`n_layer` blocks. Linear weights start as N(0, 0.02) with zero bias.
+    """`n_layer` blocks, and memory behind the first. Linear weights of blocks start as N(0, 0.02) with zero bias.
 
     Args:
         config: shape, options and backend.
@@ -148,23 +150,42 @@ class Transformer(nn.Module):
             if isinstance(module, nn.Linear):
                 nn.init.normal_(module.weight, std=0.02)
                 nn.init.zeros_(module.bias)
+        self.memory: Memory | None = None
+        if config.memory != "none":
+            types = entity_types(obs_space, action_space)
+            self.memory = Memory(config.memory, config.d_model, types, config.memory_types)
 
-    def forward(self, tokens: Tensor, batch: ObsBatch, *, drop: bool = False) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        batch: ObsBatch,
+        state: State | None = None,
+        follows: Tensor | None = None,
+        *,
+        drop: bool = False,
+        watch: Callable[[Block, Tensor, Relative | None], None] | None = None,
+    ) -> tuple[Tensor, State | None]:
         """Send (E, D) tokens through all blocks.
 
         Args:
             tokens: (E, D).
             batch: whose tokens they are.
+            state: what was remembered before the frames; see `RogueNet.evaluate`.
+            follows: (B,) bool; see `RogueNet.evaluate`.
             drop: whether dropout is active.
+            watch: called with each block, the tokens that enter it, and the relative positions.
+
+        Returns:
+            (E, D) tokens, and what is remembered after each frame; None: nothing is.
 
         Raises:
-            ValueError: the device does not support the precision.
+            ValueError: the device does not support the precision, or see `Memory.forward`.
         """
         if drop:
             tokens = functional.dropout(tokens, self.config.dropout)
         if len(self.blocks) == 0:
-            return tokens
-        frames = batch.frames
+            return (tokens, None) if self.memory is None else self.memory(tokens, batch, state, follows)
+        after, frames = None, batch.frames
         if (problem := why_not_precision(self.config, tokens.device.type)) is not None:
             raise ValueError(problem)
         positions = self.relative_positions
@@ -172,6 +193,11 @@ class Transformer(nn.Module):
         # tf32 is a setting of torch that holds everywhere
         in_bf16 = self.config.precision == "bf16"
         with torch.autocast(tokens.device.type, torch.bfloat16) if in_bf16 else nullcontext():
-            for block in self.blocks:
+            for number, block in enumerate(self.blocks):
+                assert isinstance(block, Block)
+                if watch is not None:
+                    watch(block, tokens, relative)
                 tokens = block(tokens, frames, relative, positions, drop=drop)
-        return tokens
+                if number == 0 and self.memory is not None:
+                    tokens, after = self.memory(tokens, batch, state, follows)
+        return tokens, after

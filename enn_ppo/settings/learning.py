@@ -24,9 +24,10 @@ class OptimConfig:
     micro_batch_size: PositiveInt | None = None
     """Frames per forward pass, at most `batch_size`: gradients are accumulated over the minibatch, which saves memory. null: the
     whole minibatch at once."""
-    sequences: bool = False
-    """Whether minibatches are of whole sequences, all steps of an environment in a rollout: the gradients of a policy that
-    remembers flow from step to step. Otherwise they are of single frames, each with what was remembered in the rollout."""
+    sequence_length: PositiveInt | None = None
+    """Consecutive steps of an environment that stay together in a minibatch: the gradients of a policy that remembers flow back
+    through them, to what was remembered in the rollout before them. The length taken is the largest that divides the rollout's
+    steps. null: all steps of the rollout if the network remembers, else 1."""
     epochs: PositiveInt = 3
     """Passes over each rollout."""
     weight_decay: NonNegativeFloat = 0.0

@@ -10,6 +10,7 @@ from functools import cached_property
 from torch import Tensor
 
 from rogue_net.batch.obs_batch import ObsBatch
+from rogue_net.batch.ragged import State
 
 
 class Readout:
@@ -18,10 +19,11 @@ class Readout:
     Args:
         tokens: (E, D).
         batch: whose tokens they are.
+        state: what is remembered after each frame; None: nothing.
     """
 
-    def __init__(self, tokens: Tensor, batch: ObsBatch) -> None:
-        self.tokens, self.batch = tokens, batch
+    def __init__(self, tokens: Tensor, batch: ObsBatch, state: State | None = None) -> None:
+        self.tokens, self.batch, self.state = tokens, batch, state
 
     @cached_property
     def means(self) -> Tensor:

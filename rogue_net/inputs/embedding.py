@@ -148,6 +148,11 @@ class EntityEmbedding(nn.Module):
         return plain if num_plain == inputs.shape[1] else torch.cat([plain, inputs[:, num_plain:]], dim=1)
 
 
+def entity_types(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> list[str]:
+    """All entity types in order; `__global__` last, if every frame has it."""
+    return [*obs_space.entities, *[GLOBAL_ENTITY] * has_global_entity(obs_space, action_space)]
+
+
 class Embedding(nn.Module):
     """All entities of a batch as tokens, ordered by frame and then by entity index. Global features join every entity."""
 
@@ -167,7 +172,7 @@ class Embedding(nn.Module):
         if has_global_entity(obs_space, action_space):
             features[GLOBAL_ENTITY] = global_features
         # keyed by position: a type's name may hold what a module's name may not, such as a dot
-        self.types = list(features)
+        self.types = entity_types(obs_space, action_space)
         self.entities = nn.ModuleList(EntityEmbedding(name, given, d_model) for name, given in features.items())
         self.d_model = d_model
 

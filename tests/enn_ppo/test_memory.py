@@ -17,7 +17,7 @@ from enn_ppo.eval.episodes import play_episodes
 from enn_ppo.eval.evaluate import evaluate_checkpoint
 from enn_ppo.eval.policy import Acted, Policy
 from enn_ppo.play import advice
-from enn_ppo.ppo import Samples, by_sequence, gae, ppo_loss, update
+from enn_ppo.ppo import Samples, gae, ppo_loss, sequences_of, update
 from enn_ppo.rollout import Rollout
 from enn_ppo.settings.evaluation import EpisodesConfig
 from enn_ppo.settings.learning import PPOConfig, PPOSettings
@@ -49,9 +49,9 @@ def collector(net: Counting, seed: int = 0) -> Collector:
     return made
 
 
-def samples(rollout: Rollout, **how: Any) -> Samples:
+def samples(rollout: Rollout) -> Samples:
     columns = ("rewards", "values", "terminated", "truncated", "final_values")
-    return Samples.of(rollout, gae(*map(rollout.by_step, columns), rollout.last_values, gamma=0.9, gae_lambda=1), **how)
+    return Samples.of(rollout, gae(*map(rollout.by_step, columns), rollout.last_values, gamma=0.9, gae_lambda=1))
 
 
 # --- Rollouts
@@ -121,18 +121,25 @@ def test_minibatches_are_of_frames_with_what_was_known_or_of_whole_sequences() -
         seen.append(arguments[1])
         return ppo_loss(*arguments)
 
-    def learn(optim: OptimConfig, steps: int, **how: Any) -> None:
+    def learn(optim: OptimConfig, length: int) -> None:
         seen.clear()
         optimizer = torch.optim.SGD(net.parameters(), lr=0.0)
         settings, generator = PPOSettings.at(PPOConfig()), torch.Generator().manual_seed(0)
-        update(net, optimizer, samples(rollout, **how), optim, settings, generator=generator, loss=spy, steps=steps)
+        sequences = sequences_of(12 * NUM_ENVS, NUM_ENVS, length)
+        update(net, optimizer, samples(rollout), optim, settings, generator=generator, loss=spy, sequences=sequences)
 
     learn(OptimConfig(batch_size=12, micro_batch_size=4, epochs=1), 1)
-    assert [len(batch) for batch in seen] == [4] * 9 and all(batch.follows is None for batch in seen)
+    assert [len(batch) for batch in seen] == [4] * 9 and not any(batch.follows.any() for batch in seen)
     for batch in seen:
         assert torch.equal(net.evaluate(batch.obs, batch.actions, batch.state).values, batch.values)
-    learn(OptimConfig(batch_size=24, micro_batch_size=13, epochs=1, sequences=True), 12, sequences=True)
-    assert [len(batch) for batch in seen] == [12] * 3, "micro-batches do not cut sequences"
+    learn(OptimConfig(batch_size=24, micro_batch_size=9, epochs=1), 4)
+    assert [len(batch) for batch in seen] == [8, 8, 4, 8, 8], "micro-batches do not cut sequences"
+    for batch in seen:
+        assert not batch.follows[::4].any() and torch.equal(batch.follows[1::4], batch.step[1::4] > 0)
+        found = net.evaluate(batch.obs, batch.actions, batch.state, batch.follows).values
+        assert torch.equal(found, batch.values)
+    learn(OptimConfig(batch_size=24, micro_batch_size=13, epochs=1), 12)
+    assert [len(batch) for batch in seen] == [12] * 3
     for batch in seen:
         assert len(batch.env_id.unique()) == 1 and torch.equal(batch.follows[1:], batch.step[1:] > 0)
         assert not batch.follows[0]
@@ -147,14 +154,19 @@ def test_stale_rollouts_are_evaluated_in_both_ways() -> None:
     net = counting()
     rollout = collector(net).collect(12)
     net.gain.data.fill_(2.0)
-    of_frames, _ = recompute_log_probs(ActorCritic(net), rollout)
+    of_frames, _ = recompute_log_probs(ActorCritic(net), rollout, sequences_of(36, NUM_ENVS, 1))
     known = torch.tensor([float(sum(each.values())) for each in by_frame(rollout.frames.state)])
     num_people = rollout.frames.obs.ids["Person"].lengths
     assert ((of_frames.frames.values - 2 * num_people) <= known).all(), "the states are those of the rollout"
-    whole, log_ratios = recompute_log_probs(ActorCritic(net), rollout, sequences=True)
+    whole, log_ratios = recompute_log_probs(ActorCritic(net), rollout, sequences_of(36, NUM_ENVS, None))
     assert torch.equal(whole.frames.values, 2 * rollout.frames.values) and log_ratios.abs().max() < 1e-5
-    order = by_sequence(torch.tensor([2, 0, 1]), 2)
-    assert order.tolist() == [2, 5, 0, 3, 1, 4]
+
+
+def test_sequences_are_consecutive_steps_of_an_environment() -> None:
+    assert sequences_of(6, 3, None).tolist() == [[0, 3], [1, 4], [2, 5]]
+    assert sequences_of(8, 2, 2).tolist() == [[0, 2], [1, 3], [4, 6], [5, 7]]
+    assert sequences_of(12, 2, 4).shape == (4, 3), "6 steps are no multiple of 4, but of 3"
+    assert sequences_of(8, 2, 99).shape == (2, 4) and sequences_of(8, 2, 1).tolist() == [[k] for k in range(8)]
 
 
 @pytest.fixture
@@ -164,7 +176,7 @@ def remembering(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def config(run_dir: Path, **changes: Any) -> Any:
-    optim = OptimConfig(batch_size=16, epochs=1, sequences=True)
+    optim = OptimConfig(batch_size=16, epochs=1)
     env = EnvConfig(id="tests.enn_ppo.remembering:Crowd")
     return tiny_config(run_dir, env=env, optim=optim, total_timesteps=160, checkpoint_interval=64, **changes)
 

@@ -264,7 +264,7 @@ def blocks_of(net: RogueNet, batch: ObsBatch, seed: int = 0) -> Results:
     weights = torch.randn(1, shape[1], generator=generator) + 0.5 * torch.randn(shape, generator=generator)
     net.zero_grad()
     with summands(net) as least:
-        out = net.transformer(tokens, batch)
+        out, _ = net.transformer(tokens, batch)
         out.backward(weights.to(dtype))
     named = {"tokens": tokens, **dict(net.transformer.named_parameters())}
     return Results({"out": out.detach()}, _gradients(named), least)

@@ -30,7 +30,7 @@ class ActingNet(Protocol):
 class ActorCritic(nn.Module):
     """A policy and its value function, with the methods of `RogueNet` that training uses.
 
-    The state is that of the policy; a separate value network remembers nothing.
+    With a separate value network, the state has a part for each network that remembers: `policy` and `value`.
 
     Args:
         policy: samples actions.
@@ -52,6 +52,11 @@ class ActorCritic(nn.Module):
         """The head that estimates values."""
         return (self.value_net or self.policy).value_head
 
+    @property
+    def remembers(self) -> bool:
+        """Whether decisions or values depend on a state."""
+        return self.policy.remembers or (self.value_net is not None and self.value_net.remembers)
+
     @torch.no_grad()
     def act(
         self,
@@ -61,8 +66,15 @@ class ActorCritic(nn.Module):
         generator: torch.Generator | FrameKeys | None,
     ) -> ActResult:
         """Sample actions; see `RogueNet.act`."""
-        result = self.policy.act(batch, state, generator=generator)
-        return result if self.value_net is None else result._replace(values=self.value_net.value(batch))
+        if self.value_net is None:
+            return self.policy.act(batch, state, generator=generator)
+        result = self.policy.act(batch, _part(state, "policy"), generator=generator)
+        after: State = {} if result.state is None else {"policy": result.state}
+        if not self.value_net.remembers:
+            return result._replace(values=self.value_net.value(batch), state=after or None)
+        readout = self.value_net.readout(batch, _part(state, "value"))
+        assert readout.state is not None
+        return result._replace(values=self.value_net.value_head(readout.means), state=after | {"value": readout.state})
 
     def evaluate(
         self,
@@ -72,10 +84,11 @@ class ActorCritic(nn.Module):
         follows: Tensor | None = None,
     ) -> Evaluation:
         """Log-probs, entropies and values, differentiable; see `RogueNet.evaluate`."""
-        result = self.policy.evaluate(batch, actions, state, follows)
         if self.value_net is None:
-            return result
-        return result._replace(values=self.value_net.value(batch, drop=self.training))
+            return self.policy.evaluate(batch, actions, state, follows)
+        result = self.policy.evaluate(batch, actions, _part(state, "policy"), follows)
+        values = self.value_net.value(batch, _part(state, "value"), follows, drop=self.training)
+        return result._replace(values=values)
 
     @torch.no_grad()
     def log_probs(
@@ -88,18 +101,27 @@ class ActorCritic(nn.Module):
         """Log-probs of `actions`, and (B,) values, without gradients; dropout as in `evaluate`."""
         program = self.policy.program()
         if program is None:
-            found = self.policy.evaluate(batch, actions, state, follows)
-            log_probs, values = found.log_probs, found.values
-        else:
-            log_probs, values = program.evaluate(batch, actions)
-        return log_probs, values if self.value_net is None else self.value_net.value(batch)
+            found = self.evaluate(batch, actions, state, follows)
+            return found.log_probs, found.values
+        log_probs, values = program.evaluate(batch, actions)
+        if self.value_net is not None:
+            values = self.value_net.value(batch, _part(state, "value"), follows)
+        return log_probs, values
 
     def value(self, batch: ObsBatch, state: State | None = None) -> Tensor:
         """(B,) values."""
-        return self.policy.value(batch, state) if self.value_net is None else self.value_net.value(batch)
+        if self.value_net is None:
+            return self.policy.value(batch, state)
+        return self.value_net.value(batch, _part(state, "value"))
 
     def update_normalization(self, batch: ObsBatch) -> None:
         """Update the input statistics of both networks with the features of `batch`."""
         self.policy.update_normalization(batch)
         if self.value_net is not None:
             self.value_net.update_normalization(batch)
+
+
+def _part(state: State | None, network: str) -> State | None:
+    part = None if state is None else state.get(network)
+    assert not isinstance(part, RaggedTensor)
+    return part

@@ -37,6 +37,7 @@ class FrameNumbers(Columns):
     returns: Tensor
     weights: Tensor | None = None
     frame_weights: Tensor | None = None
+    follows: Tensor | None = None
 
 
 class CompiledPPO:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from enn_ppo.checkpoints import Checkpoint, CheckpointError
 from enn_ppo.checkpoints.policy import saved_config, transfer_weights
-from enn_ppo.ppo import Advantages, Loss, Samples, Term, gae, ppo_loss, update
+from enn_ppo.ppo import Advantages, Loss, Samples, Term, gae, ppo_loss, sequences_of, update
 from enn_ppo.rollout import Rollout
 from enn_ppo.settings.learning import OptimConfig, PPOConfig, PPOSettings
 from enn_ppo.training.learning.actor_critic import ActorCritic
@@ -118,8 +118,10 @@ class Learner:
         """
         self.begin(scheduled)
         log_ratios = None
+        length = self._optim.sequence_length or (None if self.model.remembers else 1)
+        sequences = sequences_of(len(rollout.frames), rollout.num_envs, length)
         if stale:
-            rollout, log_ratios = recompute_log_probs(self.model, rollout, sequences=self._optim.sequences)
+            rollout, log_ratios = recompute_log_probs(self.model, rollout, sequences)
         advantages = self.estimate_advantages(rollout, scheduled.ppo, log_ratios)
         largest = self._check_scale(rollout.frames.rewards, advantages.returns)
         head = self.model.value_head
@@ -127,9 +129,10 @@ class Learner:
             # value clipping must compare with the new head's values, which are the mean
             frames = rollout.frames
             rollout = replace(rollout, frames=replace(frames, values=head.mean.expand_as(frames.values)))
-        samples = Samples.of(rollout, advantages, sequences=self._optim.sequences)
-        steps = len(samples) // rollout.num_envs if self._optim.sequences else 1
-        options: dict[str, Any] = {"generator": self._shuffling, "loss": self.loss, "steps": steps, "ranks": self.ranks}
+        samples = Samples.of(rollout, advantages)
+        options: dict[str, Any] = {
+            "generator": self._shuffling, "loss": self.loss, "sequences": sequences, "ranks": self.ranks,
+        }  # fmt: skip
         if self._compiled:
             step = partial(self._compiled.learn, optim=self._optim, settings=scheduled.ppo, ranks=self.ranks)
             with self._compiled.holding(samples) as numbers:

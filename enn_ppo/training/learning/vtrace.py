@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from enn_ppo.ppo import Advantages, by_sequence, check_rollout, next_values, sum_backwards
+from enn_ppo.ppo import Advantages, check_rollout, next_values, sum_backwards
 from enn_ppo.rollout import Rollout
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from rogue_net import RaggedTensor
@@ -68,7 +68,7 @@ def vtrace(
 
 
 @torch.no_grad()
-def recompute_log_probs(model: ActorCritic, rollout: Rollout, *, sequences: bool = False) -> tuple[Rollout, Tensor]:
+def recompute_log_probs(model: ActorCritic, rollout: Rollout, sequences: Tensor) -> tuple[Rollout, Tensor]:
     """Evaluate the frames and actions of `rollout` with the current parameters, `FRAMES_AT_ONCE` at a time.
 
     The log-ratios of a frame's actors add up, since the environment takes their actions together. Final values of truncated
@@ -78,25 +78,25 @@ def recompute_log_probs(model: ActorCritic, rollout: Rollout, *, sequences: bool
     Args:
         model: not changed.
         rollout: not changed.
-        sequences: whether a policy that remembers goes through whole sequences, from what it knew before them; otherwise frames
-            are evaluated with what was known in the rollout.
+        sequences: (S, L) int64, frames through which a policy that remembers goes on, from what it knew before them in the
+            rollout; see `enn_ppo.ppo.sequences_of`.
 
     Returns:
         The rollout with the log-probs and values of `model`, and (T, N) log-ratios: log-probs of `model` less those of the
         parameters that acted, summed over each frame.
     """
     frames = rollout.frames
-    steps = len(frames) // rollout.num_envs if sequences else 1
-    order = moved(by_sequence(torch.arange(len(frames) // steps), steps), frames.values.device)
+    steps, order = sequences.shape[1], moved(sequences.flatten(), frames.values.device)
     ordered, back = frames.gather(order, all_of_them=True), Gather(torch.argsort(order), all_of_them=True)
     size = max(1, FRAMES_AT_ONCE // steps) * steps
     sizes = [min(size, len(frames) - first) for first in range(0, len(frames), size)]
-    follows = torch.split(rollout.follows[order], sizes) if sequences else [None] * len(sizes)
+    follows = rollout.follows[order]
+    follows[::steps] = False
     was_training = model.training
     model.eval()
     parts = [
         model.log_probs(part.obs, part.actions, part.state, of_part)
-        for part, of_part in zip(ordered.split(sizes), follows, strict=True)
+        for part, of_part in zip(ordered.split(sizes), torch.split(follows, sizes), strict=True)
     ]
     model.train(was_training)
     log_probs = {

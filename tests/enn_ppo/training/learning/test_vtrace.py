@@ -16,7 +16,7 @@ from torch import Tensor
 import enn_ppo.ppo
 import enn_ppo.training.learning.vtrace
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig
-from enn_ppo.ppo import Advantages, Samples, gae
+from enn_ppo.ppo import Advantages, Samples, gae, sequences_of
 from enn_ppo.rollout import Rollout
 from enn_ppo.settings.learning import PPOSettings
 from enn_ppo.training.build import make_learner, make_model, make_pools
@@ -183,7 +183,9 @@ def test_log_ratios_add_up_over_all_actors_and_actions_of_a_frame() -> None:
 def test_what_is_judged_again_is_what_the_parameters_of_now_say_of_it() -> None:
     learner, rollout = learner_and_rollout(stale_config("MineSweeper"))
     change(learner)
-    judged, log_ratios = recompute_log_probs(learner.model, rollout)
+    judged, log_ratios = recompute_log_probs(
+        learner.model, rollout, sequences_of(len(rollout.frames), rollout.num_envs, 1)
+    )
     evaluation = learner.model.evaluate(rollout.frames.obs, rollout.frames.actions)
     torch.testing.assert_close(judged.by_step("values").flatten(), evaluation.values)
     for name, ragged in judged.frames.log_probs.items():
@@ -204,7 +206,9 @@ def test_stale_rollouts_are_judged_again_and_corrected_before_they_are_learned_f
     config = stale_config("MineSweeper", ppo=PPOConfig(gamma=0.9, gae_lambda=0.7), net=net)
     learner, rollout = learner_and_rollout(config)
     change(learner)
-    now, log_ratios = recompute_log_probs(learner.model, rollout)
+    now, log_ratios = recompute_log_probs(
+        learner.model, rollout, sequences_of(len(rollout.frames), rollout.num_envs, 1)
+    )
     seen: list[Samples] = []
 
     def watched(model: Any, optimizer: Any, samples: Samples, *args: Any, **kwargs: Any) -> Any:
