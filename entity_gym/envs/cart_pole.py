@@ -48,8 +48,9 @@ class CartPole(CompiledEnvironment):
     longer. Solved at a mean of 475, or 195 for CartPole-v0 (`reward_threshold`).
     """
 
-    entities = {"Cart": Entity(["position", "velocity", "angle", "angular_velocity"], max=1)}
+    entities = {"Cart": Entity(["position", "velocity", "angle", "angular_velocity"], max=1, ids=True)}
     actions = {"Push": Categorical(["left", "right"], actors="Cart")}
+    parameters = {"show_velocities": True}
     max_steps = 500
     reward_threshold = 475.0
     state = [
@@ -92,9 +93,10 @@ class CartPole(CompiledEnvironment):
     def observe(s: Any, obs: Any) -> None:
         obs.n.Cart = 1
         obs.Cart[0, 0] = s.position
-        obs.Cart[0, 1] = s.velocity
+        obs.Cart[0, 1] = s.velocity if s.show_velocities else 0.0
         obs.Cart[0, 2] = s.angle
-        obs.Cart[0, 3] = s.angular_velocity
+        obs.Cart[0, 3] = s.angular_velocity if s.show_velocities else 0.0
+        obs.ids.Cart[0] = 0
 
 
 class CartPoleV0(CartPole):
