@@ -159,9 +159,10 @@ class Memory(nn.Module):
             raise ValueError(f"net.memory={kind}: no entity type is left to remember")
         self.remember = frozenset(chosen)
         self.norm_in, self.norm_out = nn.LayerNorm(d_model), nn.LayerNorm(d_model)
-        self.gate, self.candidate, self.out = (nn.Linear(d_model, d_model) for _ in range(3))
+        self.gates = nn.Linear(d_model, 2 * d_model)  # the gate's inputs, then the candidates
+        self.out = nn.Linear(d_model, d_model)
         self.first = nn.Parameter(torch.zeros(len(self.types), d_model))
-        nn.init.constant_(self.gate.bias, -1.0)  # at first, more than two thirds of what was known stay
+        nn.init.constant_(self.gates.bias[:d_model], -1.0)  # at first, more than two thirds of what was known stay
         nn.init.normal_(self.out.weight, std=0.02)
         nn.init.zeros_(self.out.bias)
 
@@ -182,7 +183,7 @@ class Memory(nn.Module):
         Raises:
             ValueError: no entity that is to remember has an id.
         """
-        self._check_ids(batch)
+        self.check_ids(batch)
         links = Links(batch, self.types, self.remember, state, follows)
         mine = tokens.index_select(0, links.tokens).to(self.first.dtype)  # what is remembered is not rounded to bf16
         with torch.autocast(tokens.device.type, enabled=False):
@@ -192,7 +193,8 @@ class Memory(nn.Module):
 
     def _scan(self, x: Tensor, links: Links, state: State | None) -> Tensor:
         """(M, D) states after each of (M, D) normalized tokens."""
-        gate, candidate = torch.sigmoid(self.gate(x)), self.candidate(x)
+        gate, candidate = self.gates(x).chunk(2, dim=1)
+        gate = torch.sigmoid(gate)
         begins = self.first if state is None else torch.cat([self.first, columns_of(state)["hidden"].values])
         # where each begins that goes on from no token of the batch: at a row of the state, or as its type does
         carried = torch.where(links.previous == links.nobody, links.types, len(self.first) - 1 - links.previous)
@@ -208,7 +210,7 @@ class Memory(nn.Module):
             hidden.append(torch.lerp(known.index_select(0, source), candidate[rows], gate[rows]))
         return torch.cat(hidden)[torch.argsort(torch.cat(links.levels))]
 
-    def _check_ids(self, batch: ObsBatch) -> None:
+    def check_ids(self, batch: ObsBatch) -> None:
         """Raise a ValueError if there are entities that are to remember, and none of their types has ids."""
         there = [name for name in self.remember - {GLOBAL_ENTITY} if len(batch.features[name].values)]
         if there and not any(name in batch.ids for name in self.remember):

@@ -189,7 +189,8 @@ class RogueNet(nn.Module):
         is_keyed = greedy or isinstance(generator, FrameKeys)
         if is_keyed and temperature == 1 and not logits and (program := self.program()) is not None:
             keys = generator.keys if isinstance(generator, FrameKeys) and not greedy else None
-            return ActResult(*program.act(batch, keys))
+            actions, log_probs, values, after = program.act(batch, keys, state)
+            return ActResult(actions, log_probs, values, state=after)
         readout = self.readout(batch, state)
         decisions = self.decide(readout, greedy=greedy, temperature=temperature, generator=generator)
         return ActResult(
@@ -292,7 +293,7 @@ class RogueNet(nn.Module):
     ) -> Tensor:
         """(B,) values alone; arguments as in `evaluate`; `drop`: whether dropout is active."""
         if not torch.is_grad_enabled() and (program := self.program()) is not None:
-            return program.values(batch)
+            return program.values(batch, state, follows)
         values: Tensor = self.value_head(self.readout(batch, state, follows, drop=drop).means)
         return values
 

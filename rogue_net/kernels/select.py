@@ -16,7 +16,7 @@ from rogue_net.config import RogueNetConfig
 log = logging.getLogger(__name__)
 
 #: Settings with the only value that the program has.
-NET_OF_PROGRAM = {"dropout": 0.0, "pooling": "none", "precision": "fp32", "memory": "none"}
+NET_OF_PROGRAM = {"dropout": 0.0, "pooling": "none", "precision": "fp32"}
 RELPOS_OF_PROGRAM = {"key_projection": False, "value_projection": False, "value_gate": "relu"}
 
 

@@ -65,7 +65,7 @@ def episodes(draw: st.DrawFn) -> list[Step]:
 
 def net_of(memory: Any, seed: int = 0, **options: Any) -> RogueNet:
     torch.manual_seed(seed)
-    net = RogueNet(RogueNetConfig(d_model=16, n_layer=2, memory=memory, **options), SPACE, ACTIONS)
+    net = RogueNet(RogueNetConfig(**{"d_model": 16, "n_layer": 2, "memory": memory} | options), SPACE, ACTIONS)
     with torch.no_grad():  # as after some training, since a new layer adds little
         for parameter in net.transformer.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
@@ -179,10 +179,8 @@ def test_a_golden_step() -> None:
     """D = 2, two steps of one entity, worked out by hand: norm(x) is ±1 in each, gates are 1/2 and 1/4."""
     layer = Memory("entity", 2, ["Unit"])
     with torch.no_grad():
-        layer.gate.weight.zero_()
-        layer.gate.bias.copy_(torch.tensor([0.0, -np.log(3.0)]))  # z = 1/2, 1/4
-        layer.candidate.weight.copy_(4 * torch.eye(2))
-        layer.candidate.bias.zero_()
+        layer.gates.weight.copy_(torch.cat([torch.zeros(2, 2), 4 * torch.eye(2)]))
+        layer.gates.bias.copy_(torch.tensor([0.0, -np.log(3.0), 0.0, 0.0]))  # z = 1/2, 1/4
         layer.first.fill_(8.0)
         layer.out.weight.copy_(torch.eye(2))
     unit = {"Unit": ragged([[0.0], [0.0]], torch.float32)}

@@ -68,13 +68,13 @@ class ActorCritic(nn.Module):
         """Sample actions; see `RogueNet.act`."""
         if self.value_net is None:
             return self.policy.act(batch, state, generator=generator)
-        result = self.policy.act(batch, _part(state, "policy"), generator=generator)
+        result = self.policy.act(batch, part_of(state, "policy"), generator=generator)
         after: State = {} if result.state is None else {"policy": result.state}
         if not self.value_net.remembers:
             return result._replace(values=self.value_net.value(batch), state=after or None)
-        readout = self.value_net.readout(batch, _part(state, "value"))
-        assert readout.state is not None
-        return result._replace(values=self.value_net.value_head(readout.means), state=after | {"value": readout.state})
+        of_value = self.value_net.act(batch, part_of(state, "value"), greedy=True)
+        assert of_value.state is not None
+        return result._replace(values=of_value.values, state=after | {"value": of_value.state})
 
     def evaluate(
         self,
@@ -86,8 +86,8 @@ class ActorCritic(nn.Module):
         """Log-probs, entropies and values, differentiable; see `RogueNet.evaluate`."""
         if self.value_net is None:
             return self.policy.evaluate(batch, actions, state, follows)
-        result = self.policy.evaluate(batch, actions, _part(state, "policy"), follows)
-        values = self.value_net.value(batch, _part(state, "value"), follows, drop=self.training)
+        result = self.policy.evaluate(batch, actions, part_of(state, "policy"), follows)
+        values = self.value_net.value(batch, part_of(state, "value"), follows, drop=self.training)
         return result._replace(values=values)
 
     @torch.no_grad()
@@ -103,16 +103,17 @@ class ActorCritic(nn.Module):
         if program is None:
             found = self.evaluate(batch, actions, state, follows)
             return found.log_probs, found.values
-        log_probs, values = program.evaluate(batch, actions)
+        own = state if self.value_net is None else part_of(state, "policy")
+        log_probs, values = program.evaluate(batch, actions, own, follows)
         if self.value_net is not None:
-            values = self.value_net.value(batch, _part(state, "value"), follows)
+            values = self.value_net.value(batch, part_of(state, "value"), follows)
         return log_probs, values
 
     def value(self, batch: ObsBatch, state: State | None = None) -> Tensor:
         """(B,) values."""
         if self.value_net is None:
             return self.policy.value(batch, state)
-        return self.value_net.value(batch, _part(state, "value"))
+        return self.value_net.value(batch, part_of(state, "value"))
 
     def update_normalization(self, batch: ObsBatch) -> None:
         """Update the input statistics of both networks with the features of `batch`."""
@@ -121,7 +122,8 @@ class ActorCritic(nn.Module):
             self.value_net.update_normalization(batch)
 
 
-def _part(state: State | None, network: str) -> State | None:
+def part_of(state: State | None, network: str) -> State | None:
+    """What one of two networks remembers, `policy` or `value`."""
     part = None if state is None else state.get(network)
     assert not isinstance(part, RaggedTensor)
     return part

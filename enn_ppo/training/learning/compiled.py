@@ -18,7 +18,7 @@ from enn_ppo.ppo import Samples, Stats
 from enn_ppo.settings.learning import OptimConfig, PPOSettings
 from enn_ppo.training.frames import Columns
 from enn_ppo.training.learning import compiled_loss
-from enn_ppo.training.learning.actor_critic import ActorCritic
+from enn_ppo.training.learning.actor_critic import ActorCritic, part_of
 from enn_ppo.training.ranks import ALONE, Ranks
 from entity_gym.actions import SelectEntityActionSpace
 from rogue_net import RaggedTensor, RogueNet
@@ -56,8 +56,8 @@ class CompiledPPO:
         self._columns: list[Any] = []  # of each network, during an update
 
     @contextmanager
-    def holding(self, samples: Samples) -> Iterator[Any]:  # FrameNumbers, in the place of Samples
-        """Hold the samples in the programs.
+    def holding(self, samples: Samples, num_envs: int) -> Iterator[Any]:  # FrameNumbers, in the place of Samples
+        """Hold the samples of a rollout of N environments in the programs.
 
         Raises:
             ValueError: an action is no choice of its space.
@@ -66,14 +66,25 @@ class CompiledPPO:
         old = {name: ragged.values for name, ragged in samples.log_probs.items()}
         for each in self._nets:
             each.begin()
+        frames, before = torch.arange(len(samples)), None
+        if samples.follows is not None:
+            before = torch.where(samples.follows, frames - num_envs, -1)
+        parts = ("policy", "value") if len(self._nets) > 1 else (None,)
         with torch.no_grad():
             self._columns = [
-                each.program.columns(samples.obs, samples.actions, old, None if each.actions else {})
-                for each in self._nets
+                each.program.columns(
+                    samples.obs,
+                    samples.actions,
+                    old,
+                    None if each.actions else {},
+                    samples.state if part is None else part_of(samples.state, part),
+                    before,
+                )
+                for each, part in zip(self._nets, parts, strict=True)
             ]
-        names = ("num_actors", "advantages", "values", "returns")
+        names = ("num_actors", "advantages", "values", "returns", "follows")
         try:
-            yield FrameNumbers(frames=torch.arange(len(samples)), **{name: getattr(samples, name) for name in names})
+            yield FrameNumbers(frames=frames, **{name: getattr(samples, name) for name in names})
         finally:
             for each in self._nets:
                 each.end()
@@ -84,10 +95,11 @@ class CompiledPPO:
         columns = torch.stack([getattr(minibatch, name) for name in compiled_loss.COLUMNS]).numpy()
         found = torch.zeros(len(compiled_loss.STATS))
         frames, deviation = minibatch.frames.numpy(), float(self._model.value_head.deviation)
+        starts = ~minibatch.follows.numpy() if self._model.remembers and minibatch.follows is not None else None
         for each, of_rollout in zip(self._nets, self._columns, strict=True):
             given = compiled_loss.settings_of(settings, deviation, has_value=each.value)
             found += each.program.gradient(
-                of_rollout, frames, self._loss, given, columns, len(found), has_value=each.value
+                of_rollout, frames, self._loss, given, columns, len(found), has_value=each.value, starts=starts
             )
         if ranks.size > 1:
             parts = [found, *(each.program.gradient_flat for each in self._nets)]

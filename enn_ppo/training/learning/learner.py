@@ -135,7 +135,7 @@ class Learner:
         }  # fmt: skip
         if self._compiled:
             step = partial(self._compiled.learn, optim=self._optim, settings=scheduled.ppo, ranks=self.ranks)
-            with self._compiled.holding(samples) as numbers:
+            with self._compiled.holding(samples, rollout.num_envs) as numbers:
                 stats = update(
                     self.model, self.optimizer, numbers, self._optim, scheduled.ppo, optimizer_step=step, **options
                 )

@@ -27,14 +27,16 @@ from rogue_net.kernels.cpu.tables import (
 def transform(
     lanes: Const, kernels: Kernels, net: Net, batch: Minibatch, tile: Tile, low: Count, high: Count, learning: Count
 ) -> None:
-    """Send `tile.x` through all blocks; the result goes to `tile.tokens`.
+    """Send `tile.x` through all blocks, and through the memory behind the first; the result goes to `tile.tokens`.
 
     n = normalize(x);  qkv = n Wqkv';  y = attention(qkv);  x += y Wo
     n = normalize(x);  g = gelu(n W1');  x += g W2
     """
     frames = high - low
     width, rows = net.width, tile.offsets[frames]
-    bias, has_bias = net.weights, 0
+    bias, has_bias = net.weights, 0  # what the block before has left to add
+    if net.memory >= 0 and net.num_blocks == 0:
+        invoke(kernels.remember, BOUND, kernels, net, batch, tile, rows, has_bias, bias)
     if net.mixing == RELATIVE:
         _place(net, batch, tile, low, high)
     for number in range(net.num_blocks):
@@ -62,6 +64,9 @@ def transform(
         invoke(kernels.gelu, BOUND, BOUND, each.slope, bias_of(net, up), rows, each.activated, learning)
         invoke(kernels.product, BOUND, each.activated, weight_of(net, down), tile.x, rows, 4 * width, width, 1)
         bias, has_bias = bias_of(net, down), 1
+        if net.memory >= 0 and number == 0:
+            invoke(kernels.remember, BOUND, kernels, net, batch, tile, rows, has_bias, bias)
+            has_bias = 0
     for at in range(0, rows * width, width):
         for d in range(0, width, value(lanes)):
             numbers = load(lanes, tile.x, at + d)
@@ -76,7 +81,10 @@ def transform_backward(
 ) -> None:
     """Send the gradient in `tile.x` back through all blocks, and add those of their weights."""
     width, rows, dtokens = net.width, tile.offsets[frames], tile.tokens
-    if net.num_blocks > 0:
+    remembers = net.memory >= 0
+    if remembers and net.num_blocks == 0:
+        invoke(kernels.remember_backward, BOUND, kernels, net, batch, tile, rows, tile.dgate, gradient)
+    if net.num_blocks > (1 if remembers else 0):
         last = net.linears[net.first_block + 4 * net.num_blocks - 1].bias
         for row in range(rows):
             add_row(lanes, gradient, last, tile.x, row * width, width)
@@ -85,11 +93,14 @@ def transform_backward(
         each = activations_of(net, tile, number)
         qkv = net.first_block + 4 * number
         project, up, down = qkv + 1, qkv + 2, qkv + 3
-        _outer(kernels, net, tile, each.activated, tile.x, gradient, down, rows)
+        if remembers and number == 0:
+            of_bias = shifted(gradient, net.linears[down].bias)
+            invoke(kernels.remember_backward, BOUND, kernels, net, batch, tile, rows, of_bias, gradient)
+        add_outer(kernels, net, tile, each.activated, tile.x, gradient, down, rows)
         invoke(kernels.product, BOUND, tile.x, transposed(net, down), tile.dhidden, rows, width, 4 * width, 0)
         dup = shifted(gradient, net.linears[up].bias)
         invoke(kernels.gelu_backward, BOUND, BOUND, tile.dhidden, each.slope, rows, dup)
-        _outer(kernels, net, tile, each.normalized2, tile.dhidden, gradient, up, rows)
+        add_outer(kernels, net, tile, each.normalized2, tile.dhidden, gradient, up, rows)
         invoke(kernels.product, BOUND, tile.dhidden, transposed(net, up), dtokens, rows, 4 * width, width, 0)
         dproject = shifted(gradient, net.linears[project].bias)
         invoke(
@@ -103,7 +114,7 @@ def transform_backward(
             tile.x,
             dproject,
         )
-        _outer(kernels, net, tile, each.attended, tile.x, gradient, project, rows)
+        add_outer(kernels, net, tile, each.attended, tile.x, gradient, project, rows)
         invoke(kernels.product, BOUND, tile.x, transposed(net, project), dtokens, rows, width, width, 0)
         if net.mixing == RELATIVE:
             found = Gradients(
@@ -121,20 +132,20 @@ def transform_backward(
                 0, frames, each.attended, each.softmax, dtokens, tile.dqkv, shifted(gradient, net.linears[qkv].bias),
                 tile.attention,
             )  # fmt: skip
-        _outer(kernels, net, tile, each.normalized, tile.dqkv, gradient, qkv, rows)
+        add_outer(kernels, net, tile, each.normalized, tile.dqkv, gradient, qkv, rows)
         invoke(kernels.product, BOUND, tile.dqkv, transposed(net, qkv), dtokens, rows, 3 * width, width, 0)
         if net.mixing == RELATIVE:
             _gate_backward(kernels, net, tile, each, number, rows, gradient)
-        # the bias that this normalization added: that of the block before; the first has none
-        before = net.linears[qkv - 1].bias if number > 0 else -1
-        dbias = shifted(gradient, before) if number > 0 else tile.dhidden
+        # the bias that this normalization added: that of the block before; the first has none, nor one behind the memory
+        added = number > (1 if remembers else 0)
+        dbias = shifted(gradient, net.linears[qkv - 1].bias) if added else tile.dhidden
         invoke(
             kernels.normalize_backward, BOUND, BOUND, dtokens, each.normalized, each.inverse_std, rows, tile.x, dbias
         )
 
 
 @inline
-def _outer(kernels, net, tile, x, dy, gradient, layer, rows):  # type: ignore[no-untyped-def]
+def add_outer(kernels, net, tile, x, dy, gradient, layer, rows):  # type: ignore[no-untyped-def]
     """Add the gradient of a linear layer's weight."""
     invoke(
         kernels.outer, BOUND, x, dy, shifted(gradient, net.linears[layer].weight), rows, net.linears[layer].inputs,
@@ -179,5 +190,5 @@ def _gate_backward(kernels, net, tile, each, number, rows, gradient):  # type: i
     width, layer = net.head_width, net.first_gate + number
     slopes, dbias = shifted(each.more, tile.room * width), shifted(gradient, net.linears[layer].bias)
     invoke(kernels.close_gates, BOUND, BOUND, tile.dgate, slopes, rows, dbias)
-    _outer(kernels, net, tile, each.normalized, tile.dgate, gradient, layer, rows)
+    add_outer(kernels, net, tile, each.normalized, tile.dgate, gradient, layer, rows)
     invoke(kernels.product, BOUND, tile.dgate, transposed(net, layer), tile.tokens, rows, width, net.width, 1)

@@ -15,12 +15,14 @@ from torch import Tensor
 
 from entity_gym.spaces import GLOBAL_ENTITY
 from rogue_net.batch.obs_batch import ObsBatch
-from rogue_net.batch.ragged import RaggedTensor
+from rogue_net.batch.ragged import RaggedTensor, State
 from rogue_net.inputs.embedding import EntityEmbedding
 from rogue_net.kernels.cpu.calling import ints_at
 from rogue_net.kernels.cpu.compiling import Count, Ints, Table, address, bind, inline, kernel, table
 from rogue_net.kernels.cpu.inputs import prepare
+from rogue_net.kernels.cpu.remember import link
 from rogue_net.kernels.cpu.tables import Action, EntityType, TokenPositions
+from rogue_net.memory import columns_of as columns_of_state
 
 _OFFSETS, _ACTOR, _ACTEE = range(1, 4)  # what is wrong
 
@@ -152,6 +154,8 @@ class FrameTables(NamedTuple):
     pairs: int  # most actor-choice pairs of a frame for each unit of its size
     held: list[Any]  # owners of the memory
     geometry: TokenPositions | None = None  # with relative positions
+    hidden: Tensor | None = None  # (K, D) what was remembered before the frames; None: the network remembers nothing
+    after: State | None = None  # what is remembered after them: (M, D) numbers are still to be written
 
 
 def columns_of(
@@ -222,6 +226,66 @@ def columns_of(
     _write_inputs(batch, num_globals, type_plans, type_table, joining)
     held.append(action_table)
     return FrameTables(type_table, action_table, lengths, sizes, acting, bool(batch.visible), pairs, held)
+
+
+def with_memory(
+    columns: FrameTables, batch: ObsBatch, state: State | None, before: Tensor | None, width: int
+) -> FrameTables:
+    """The frames, with what those of their entities go on from that remember.
+
+    Args:
+        columns: of the batch.
+        batch: B frames.
+        state: what was remembered before each frame; None: nothing.
+        before: (B,) int64, the frame one step before, in the same episode; -1: there is none. None: no frame has one.
+        width: D.
+
+    Raises:
+        ValueError: offsets or numbers of the state do not go together.
+    """
+    num_frames, types = len(batch), columns.types
+    if before is None:
+        before = torch.full((num_frames,), -1)
+    nothing = RaggedTensor(torch.zeros(0, 1, dtype=torch.int64), torch.zeros(num_frames + 1, dtype=torch.int64))
+    known = {"types": nothing, "ids": nothing, "hidden": nothing._replace(values=torch.zeros(0, width))}
+    for name, column in columns_of_state(state).items() if state else ():
+        count = _check(f"state {name}", column, known[name].values.dtype, num_frames)
+        ends = column.offsets[[0, -1]].tolist()
+        if ends != [0, count] or column.values.shape[1:] != known[name].values.shape[1:]:
+            raise ValueError(
+                f"state {name!r} of shape {list(column.values.shape)} does not fit its offsets or the network"
+            )
+        known[name] = RaggedTensor(column.values.contiguous(), column.offsets.contiguous())
+    if bool((known["ids"].offsets.diff() < 0).any()) or len({len(each.values) for each in known.values()}) > 1:
+        raise ValueError("the columns of the state have other rows, or offsets that do not ascend")
+    counts = [
+        len(ragged.values) * bool(row) for ragged, row in zip(batch.features.values(), types["remembers"], strict=True)
+    ]
+    starts = np.cumsum([0, *counts])
+    of_entities = np.empty((3, max(int(starts[-1]), 1)), np.int64)
+    for row, (name, start) in enumerate(zip(batch.features, starts, strict=False)):
+        if types["remembers"][row] and name != GLOBAL_ENTITY:
+            ids = batch.ids.get(name)
+            types["remembers"][row] = ids is not None
+            if ids is not None:
+                if _check(name, ids, torch.int64, num_frames) != len(batch.features[name].values):
+                    raise ValueError(f"{name!r}: `ids` has other entities than `features`")
+                own = ids.values.contiguous()
+                columns.held.append(own)
+                types["memory_ids"][row] = address(own)
+        for field, part in zip(("remembered", "previous", "carried"), of_entities, strict=True):
+            types[field][row] = address(part[start:])
+    offsets = torch.empty(num_frames + 1, dtype=torch.int64)
+    found = torch.empty(2, of_entities.shape[1], dtype=torch.int64)
+    bind(link)(
+        num_frames, len(types), address(types), address(before.contiguous()), address(known["ids"].offsets),
+        address(known["types"].values), address(known["ids"].values), address(offsets), address(found[0]), address(found[1]),
+    )  # fmt: skip
+    columns.held.append(of_entities)
+    told = {name: found[k, : int(offsets[-1])].unsqueeze(1) for k, name in enumerate(("types", "ids"))}
+    after = {name: RaggedTensor(each, offsets) for name, each in told.items()}
+    hidden = RaggedTensor(torch.empty(int(offsets[-1]), width), offsets)
+    return columns._replace(hidden=known["hidden"].values, after={**after, "hidden": hidden})
 
 
 def _type_table(

@@ -12,7 +12,19 @@ from rogue_net.kernels.cpu.dense import ROWS
 from rogue_net.kernels.cpu.elementwise import EPSILON
 from rogue_net.kernels.cpu.rows import add_row
 from rogue_net.kernels.cpu.simd import fma, load, spread, store, total, where_positive
-from rogue_net.kernels.cpu.tables import BOUND, Kernels, Minibatch, Net, Tile, bias_of, weight_of
+from rogue_net.kernels.cpu.tables import (
+    BOUND,
+    FROM_FIRST,
+    FROM_STATE,
+    FROM_TOKEN,
+    NOTHING,
+    Kernels,
+    Minibatch,
+    Net,
+    Tile,
+    bias_of,
+    weight_of,
+)
 
 
 @inner_kernel
@@ -38,6 +50,8 @@ def embed(lanes: Const, kernels: Kernels, net: Net, batch: Minibatch, tile: Tile
                 tile.sources[row] = entity
                 if batch.hides:
                     tile.visible[token] = flags_at(of_type.visible)[entity] if of_type.visible else 1
+                if net.memory >= 0:
+                    _place_memory(batch, tile, of_type, position, low, entity, token)
                 row += 1
                 token += 1
             tile.next[position - low] = token
@@ -58,6 +72,20 @@ def embed(lanes: Const, kernels: Kernels, net: Net, batch: Minibatch, tile: Tile
             _look_up(lanes, net, of_type, tile, r, layer)
             _finish(lanes, net, of_type, tile, r)
     tile.type_rows[net.num_types] = row
+
+
+@inline
+def _place_memory(batch, tile, of_type, position, low, entity, token):  # type: ignore[no-untyped-def]
+    """Write what the memory of an entity's token goes on from, in the frame at a position of the minibatch."""
+    tile.origins[token] = NOTHING
+    if of_type.remembers == 0 or ints_at(of_type.remembered)[entity] < 0:
+        return
+    previous, carried = ints_at(of_type.previous)[entity], ints_at(of_type.carried)[entity]
+    tile.origins[token], tile.origin_rows[token] = FROM_FIRST, of_type.number
+    if batch.starts[position] == 0 and previous >= 0:
+        tile.origins[token], tile.origin_rows[token] = FROM_TOKEN, tile.offsets[position - low - 1] + previous
+    elif batch.starts[position] != 0 and carried >= 0:
+        tile.origins[token], tile.origin_rows[token] = FROM_STATE, carried
 
 
 @inline

@@ -64,17 +64,21 @@ class TileMemory:
             "queries": room * keys, "keys": (room + ROWS) * keys, "dkeys": (room + ROWS) * keys, "means": room * width,
             "values": room, "dvalues": room,
         }  # fmt: skip
+        of_memory = [0] * 6
+        if self._net["memory"] >= 0:
+            of_memory = [room * width, 2 * room * width, room * width, room * width, room, room]
         ints = {
             "offsets": room + 2, "next": room + 1, "places": room, "sources": room, "type_rows": num_types + 1,
             "actor_tokens": actors, "actor_frames": actors, "actor_sources": actors,
             "action_actors": num_actions + 1, "actee_tokens": room, "actee_starts": room + 1,
+            "origins": room, "origin_rows": room,
         }  # fmt: skip
         keys_at_once = padded(room, 16)  # a multiple of any number of lanes
         of_attention = attention.scratch_sizes(head_width, keys_at_once)
         of_relative = relative_attention.scratch_sizes(scheme.dimensions, scheme.terms, head_width, keys_at_once)
         places_room = room + LANES
         of_places = [scheme.dimensions * places_room, 2 * room, places_room]
-        sizes = [*floats.values(), *of_attention, *of_relative, *of_places]
+        sizes = [*floats.values(), *of_memory, *of_attention, *of_relative, *of_places]
         starts = np.cumsum([0, *(padded(size, 16) for size in sizes)]).tolist()
         # torch's memory begins with a line of the cache, and NumPy's within one
         self._floats = torch.zeros(starts[-1], dtype=torch.float32, device="cpu")
@@ -83,7 +87,7 @@ class TileMemory:
         base: int = address(self._floats)
         places: list[Any] = [base + 4 * start for start in starts[:-1]]
         named = dict(zip(floats, places, strict=False))
-        rest = places[len(floats) :]
+        rest = places[len(floats) + len(of_memory) :]
         own, rest = rest[: len(of_attention)], rest[len(of_attention) :]
         int_starts = np.cumsum([0, *ints.values(), room]).tolist()
         int_places: list[Any] = [address(self._ints) + 8 * start for start, _ in pairwise(int_starts)]
@@ -91,6 +95,7 @@ class TileMemory:
         self._tile = tables.Tile(
             room=room,
             visible=visible,
+            memory=tables.MemoryActivations(*places[len(floats) :][: len(of_memory)]),
             attention=attention.Scratch(keys_at_once, *own),
             relative=relative_attention.Scratch(keys_at_once, *rest[: len(of_relative)]),
             entities=Places(places_room, *rest[len(of_relative) :], *int_places[-1:]),

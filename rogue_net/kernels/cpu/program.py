@@ -31,7 +31,7 @@ from entity_gym.actions import (
 from entity_gym.compiled.compiler import without_collections
 from entity_gym.spaces import GLOBAL_ENTITY
 from rogue_net.batch.obs_batch import ObsBatch
-from rogue_net.batch.ragged import RaggedTensor
+from rogue_net.batch.ragged import RaggedTensor, State
 from rogue_net.config import RogueNetConfig
 from rogue_net.heads.heads import ContinuousHead, SelectEntityHead
 from rogue_net.heads.noise import name_key
@@ -47,13 +47,14 @@ from rogue_net.kernels.cpu import (
     flat,
     inputs,
     relative_attention,
+    remember,
     select_entity,
     tables,
     tile,
 )
 from rogue_net.kernels.cpu.ahead import Job, compile_all
 from rogue_net.kernels.cpu.calling import entry
-from rogue_net.kernels.cpu.columns import ActionPlan, FrameTables, TypePlan, columns_of
+from rogue_net.kernels.cpu.columns import ActionPlan, FrameTables, TypePlan, columns_of, with_memory
 from rogue_net.kernels.cpu.compiling import Const, address, bind, table
 from rogue_net.kernels.cpu.dense import DEPTH, ROWS, outer, product
 from rogue_net.kernels.cpu.inputs import sources_of
@@ -62,6 +63,7 @@ from rogue_net.kernels.cpu.relative_terms import NO_SCHEME, scheme_of
 from rogue_net.kernels.cpu.simd import LANES
 from rogue_net.kernels.cpu.tables import ATTENTION, RELATIVE, Action, EntityType
 from rogue_net.kernels.cpu.threads import run_parts
+from rogue_net.memory import columns_of as columns_of_state
 
 if TYPE_CHECKING:
     from rogue_net.rogue_net import RogueNet
@@ -103,6 +105,8 @@ def kernels_of(width: int, head_width: int, mixing: int) -> dict[str, Job]:
         "normalize": (elementwise.normalize, token),
         "normalize_backward": (elementwise.normalize_backward, token),
         "gelu_backward": (elementwise.gelu_backward, hidden),
+        "remember": (remember.remember, lanes),
+        "remember_backward": (remember.remember_backward, lanes),
     }
 
 
@@ -128,7 +132,8 @@ def jobs_of(config: RogueNetConfig, action_space: Mapping[str, ActionSpace]) -> 
 _CALLED: list[Job] = [
     (each, ())
     for each in (
-        tile.learn, columns.survey, tile.act, inputs.prepare, flat.fold, flat.unfold, flat.adam, flat.add_up, flat.squares,
+        tile.learn, columns.survey, remember.link, tile.act, inputs.prepare, flat.fold, flat.unfold, flat.adam, flat.add_up,
+        flat.squares,
     )
 ]  # fmt: skip
 
@@ -211,6 +216,11 @@ class Program:
             self._add_linear(block.project)
             self._add_linear(up, norm)
             self._add_linear(down)
+        memory, first_memory, first_states, dfirst_states = net.transformer.memory, -1, 0, 0
+        if memory is not None:
+            first_memory = self._add_linear(memory.gates, memory.norm_in)
+            self._add_linear(memory.out, memory.norm_out)
+            first_states, dfirst_states = self._add_direct(memory.first)
         first_gate = len(self._linears)
         if relative is not None:
             for block in net.transformer.blocks:
@@ -244,6 +254,9 @@ class Program:
             "dvalue_weight": dvalue_weight,
             "dvalue_bias": dvalue_bias,
             "direct": self._weights_size,
+            "memory": first_memory,
+            "first_states": first_states,
+            "dfirst_states": dfirst_states,
             "linears": address(self._linear_table),
             "categories": address(categories),
             "scheme": NO_SCHEME if relative is None else scheme_of(relative, self._held),
@@ -268,9 +281,12 @@ class Program:
         return int(self._places[id(parameter)])
 
     def _describe_type(self, entity: Any) -> TypePlan:
+        memory: Any = self.net.transformer.memory
+        number, remembers = self.net.embedding.types.index(entity.name), memory and entity.name in memory.remember
+        row = EntityType(number=number, remembers=bool(remembers))
         if entity.num_features == 0:
             vector, dvector = self._add_direct(entity.vector)
-            return TypePlan(EntityType(vector=vector, dvector=dvector), entity)
+            return TypePlan(row._replace(vector=vector, dvector=dvector), entity)
         linear, finish = entity.layers
         layer = -1 if linear is None else self._add_linear(linear)
         (scale, dscale), (shift, dshift) = self._add_direct(finish.weight), self._add_direct(finish.bias)
@@ -281,7 +297,7 @@ class Program:
         norm = [entity.norm.offset, entity.norm.scale] if columns.plain else []
         self._held += [sources, *norm]
         is_global = entity.name == GLOBAL_ENTITY
-        row = EntityType(
+        row = row._replace(
             num_features=entity.num_features - (0 if is_global else self.net.embedding.num_globals),
             joins=not is_global,
             sources=address(sources),
@@ -388,16 +404,21 @@ class Program:
         actions: Mapping[str, RaggedTensor],
         log_probs: Mapping[str, Tensor],
         plans: Mapping[str, ActionPlan] | None = None,
+        state: State | None = None,
+        before: Tensor | None = None,
     ) -> FrameTables:
-        """Frames as the kernels read them; see `columns_of`. `plans`: the actions; None: all of the network.
+        """Frames as the kernels read them; see `columns_of` and `with_memory`. `plans`: the actions; None: all of the network.
 
         Raises:
-            ValueError: the batch does not fit the network.
+            ValueError: the batch or the state does not fit the network.
         """
         batch, embedding = self.net.translation(obs), self.net.embedding
         embedding.check(batch)
         plans = self._actions if plans is None else plans
         columns = columns_of(batch, embedding.num_globals, self._types, plans, actions, log_probs)
+        if (memory := self.net.transformer.memory) is not None:
+            memory.check_ids(batch)
+            columns = with_memory(columns, batch, state, before, self.net.config.d_model)
         if self._net_fields["mixing"] != RELATIVE:
             return columns
         return columns._replace(geometry=self._geometry(batch, columns))
@@ -420,13 +441,14 @@ class Program:
 
     @torch.no_grad()
     def act(
-        self, obs: ObsBatch, keys: Tensor | None
-    ) -> tuple[dict[str, RaggedTensor], dict[str, RaggedTensor], Tensor]:
-        """Choose actions; returns them, their log-probs and (B,) values, as `rogue_net.ActResult` has them.
+        self, obs: ObsBatch, keys: Tensor | None, state: State | None = None
+    ) -> tuple[dict[str, RaggedTensor], dict[str, RaggedTensor], Tensor, State | None]:
+        """Choose actions; returns them, their log-probs, (B,) values and the next state, as `rogue_net.ActResult` has them.
 
         Args:
             obs: B frames.
             keys: (B,) int64 of the frames' noise, see `FrameKeys`; None: the best choices are taken.
+            state: what was remembered before them.
 
         Raises:
             ValueError: the batch does not fit the network.
@@ -444,22 +466,29 @@ class Program:
             if keys.shape != (len(obs),):
                 raise ValueError(f"keys must have shape ({len(obs)},), one for each frame, got {tuple(keys.shape)}")
             choice = tables.Choice(tables.SAMPLED, address(keys))
-        return actions, log_probs, self._run(obs, actions, log_probs, choice)
+        return actions, log_probs, *self._run(obs, actions, log_probs, choice, state)
 
     @torch.no_grad()
-    def evaluate(self, obs: ObsBatch, actions: Mapping[str, RaggedTensor]) -> tuple[dict[str, RaggedTensor], Tensor]:
-        """Log-probs of given actions, and values (B,); no gradients.
+    def evaluate(
+        self,
+        obs: ObsBatch,
+        actions: Mapping[str, RaggedTensor],
+        state: State | None = None,
+        follows: Tensor | None = None,
+    ) -> tuple[dict[str, RaggedTensor], Tensor]:
+        """Log-probs of given actions, and values (B,); no gradients. `state` and `follows` are as in `RogueNet.evaluate`.
 
         Raises:
             ValueError: the batch does not fit the network.
         """
         actors = {name: obs.action_masks[name].actors for name in self._actions}
         log_probs = {name: each._replace(values=_zeros(len(each.values))) for name, each in actors.items()}
-        return log_probs, self._run(obs, actions, log_probs, tables.Choice(tables.GIVEN, _NOWHERE))
+        given = tables.Choice(tables.GIVEN, _NOWHERE)
+        return log_probs, self._run(obs, actions, log_probs, given, state, follows)[0]
 
-    def values(self, obs: ObsBatch) -> Tensor:
-        """(B,) values alone. Errors as in `act`."""
-        return self._run(obs, {}, {}, tables.Choice(tables.GREEDY, _NOWHERE), {})
+    def values(self, obs: ObsBatch, state: State | None = None, follows: Tensor | None = None) -> Tensor:
+        """(B,) values alone; arguments as in `evaluate`, errors as in `act`."""
+        return self._run(obs, {}, {}, tables.Choice(tables.GREEDY, _NOWHERE), state, follows, {})[0]
 
     def _run(
         self,
@@ -467,23 +496,28 @@ class Program:
         actions: Mapping[str, RaggedTensor],
         log_probs: Mapping[str, RaggedTensor],
         choice: tables.Choice,
+        state: State | None,
+        follows: Tensor | None = None,
         plans: Mapping[str, ActionPlan] | None = None,
-    ) -> Tensor:
-        """Write log-probs, and actions where they are not given; returns values. `plans`: the actions; None: all."""
+    ) -> tuple[Tensor, State | None]:
+        """Write log-probs, and actions where they are not given; returns values, and what is remembered after each frame.
+
+        `plans`: the actions; None: all.
+        """
         self.refresh()
         found = {name: ragged.values for name, ragged in log_probs.items()}
-        columns = self.columns(obs, actions, found, plans=plans)
-        values, frames = _zeros(len(obs)), np.arange(len(obs))
-        parts = _shares(columns.sizes, self.net.config.d_model)
-        tiles = self._tiles_for(columns, len(parts))
-        net, batch = self._net(columns), _minibatch(columns, frames, frames)
-        run = bind(tile.act)
+        values, frames, before, starts = _zeros(len(obs)), np.arange(len(obs)), None, None
+        if follows is not None and self.net.transformer.memory is not None:
+            before, starts = torch.where(follows, torch.arange(len(obs)) - 1, -1), ~follows.numpy()
+        columns = self.columns(obs, actions, found, plans=plans, state=state, before=before)
+        parts, tiles, batch = self._shared(columns, frames, frames, starts)
+        net, run = self._net(columns), bind(tile.act)
 
         def work_on(number: int) -> None:
             run(self._kernels, net, batch, tiles[number], *parts[number], choice, address(values))
 
         run_parts(work_on, len(parts))
-        return values
+        return values, columns.after
 
     # - Learning
 
@@ -497,6 +531,7 @@ class Program:
         num_stats: int,
         *,
         has_value: bool = True,
+        starts: NDArray[np.bool_] | None = None,
     ) -> Tensor:
         """Compute the gradient of the loss of a minibatch, into `gradient_flat`. The same number of threads gives the same bits.
 
@@ -508,18 +543,17 @@ class Program:
             loss_columns: (columns, M) that the loss reads.
             num_stats: numbers that the loss logs.
             has_value: whether the loss reads the value.
+            starts: (M,) of a network that remembers: whether a frame begins a sequence; the others follow the one before.
 
         Returns:
             (num_stats,) what the loss logs.
         """
-        parts = _shares(columns.sizes[frames], self.net.config.d_model)
+        parts, tiles, batch = self._shared(columns, frames, loss_columns, starts)
         if len(self._gradients) < len(parts):
             self._gradients = _zeros(len(parts), self._gradient_size).numpy()
         self._gradients.fill(0)  # torch would wake threads of its own, which then spin
         stats = _zeros(len(parts), num_stats)
-        net, batch = self._net(columns, has_value), _minibatch(columns, frames, loss_columns)
-        tiles = self._tiles_for(columns, len(parts))
-        run = bind(tile.learn)
+        net, run = self._net(columns, has_value), bind(tile.learn)
 
         def work_on(number: int) -> None:
             own = self._gradients[number]
@@ -560,9 +594,42 @@ class Program:
             transposed=address(self.transposed),
         )
 
-    def _tiles_for(self, columns: FrameTables, threads: int) -> list[tables.Tile]:
-        """The memory of each thread, and places for the logits of all actions in it."""
-        largest = int(columns.sizes.max(initial=1))
+    def _shared(
+        self,
+        columns: FrameTables,
+        frames: NDArray[np.int64],
+        loss_columns: NDArray[Any],
+        starts: NDArray[np.bool_] | None,
+    ) -> tuple[list[tuple[int, int]], list[tables.Tile], tables.Minibatch]:
+        """The positions, and the memory, of each thread, and the minibatch of all."""
+        sizes, ends = columns.sizes[frames], None
+        if starts is None or not len(frames):
+            starts = np.ones(len(frames), np.bool_)
+        else:  # frames of a sequence stay together
+            first = np.flatnonzero(starts)
+            sizes, ends = np.add.reduceat(sizes, first), np.append(first[1:], len(frames))
+        parts = _shares(sizes, self.net.config.d_model)
+        if ends is not None:
+            limits = np.append(0, ends)
+            parts = [(int(limits[low]), int(limits[high])) for low, high in parts]
+        tiles = self._tiles_for(columns, int(sizes.max(initial=1)), len(parts))
+        batch = tables.Minibatch(
+            frames=address(frames),
+            lengths=address(columns.lengths),
+            sizes=address(columns.sizes),
+            hides=columns.hides,
+            columns=address(loss_columns),
+            size=len(frames),
+            geometry=columns.geometry or _NO_GEOMETRY,
+            starts=address(starts),
+            states=_NOWHERE if columns.hidden is None else address(columns.hidden),
+            after=_NOWHERE if columns.after is None else address(columns_of_state(columns.after)["hidden"].values),
+        )
+        columns.held.append(starts)
+        return parts, tiles, batch
+
+    def _tiles_for(self, columns: FrameTables, largest: int, threads: int) -> list[tables.Tile]:
+        """The memory of each thread, for sequences of at most `largest` tokens, with places for the logits of all actions."""
         room = padded(max(usual_room(self.net.config.d_model), largest) + ROWS, ROWS)
         logits = 0
         for number, plan in enumerate(self._actions.values() if len(columns.actions) else ()):
@@ -573,20 +640,8 @@ class Program:
         return [each.of(room, logits, len(columns.types), len(columns.actions)) for each in tiles[:threads]]
 
 
-def _minibatch(columns: FrameTables, frames: NDArray[np.int64], loss_columns: NDArray[Any]) -> tables.Minibatch:
-    return tables.Minibatch(
-        frames=address(frames),
-        lengths=address(columns.lengths),
-        sizes=address(columns.sizes),
-        hides=columns.hides,
-        columns=address(loss_columns),
-        size=len(frames),
-        geometry=columns.geometry or _NO_GEOMETRY,
-    )
-
-
 def _shares(sizes: NDArray[np.int64], width: int) -> list[tuple[int, int]]:
-    """The positions `low:high` of each thread, about as many tokens each, the first some more: the others have to wake."""
+    """The sequences `low:high` of each thread, about as many tokens each, the first some more: the others have to wake."""
     if not len(sizes):
         return []
     threads = max(1, min(torch.get_num_threads(), int(sizes.sum()) // TOKENS_OF_A_THREAD))

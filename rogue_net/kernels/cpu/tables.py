@@ -41,6 +41,8 @@ class Kernels(NamedTuple):
     transform_backward: Count
     decide: Count
     decide_backward: Count
+    remember: Count
+    remember_backward: Count
 
 
 class Linear(NamedTuple):
@@ -96,6 +98,12 @@ class EntityType(NamedTuple):
     dshift: int = 0
     vector: int = -1  # of a type without features; -1: it has some
     dvector: int = 0
+    number: int = 0  # of the type in the network
+    remembers: int = 0  # whether its entities do, see `remember.link`
+    memory_ids: int = 0  # (entities); 0: the frame itself remembers
+    remembered: int = 0  # (entities) number among those of all types that remember; -1: it does not
+    previous: int = 0  # (entities) the token that it goes on from in the frame before; -1: none
+    carried: int = 0  # (entities) row of the state that it goes on from, in the first frame of a sequence; -1: none
 
 
 class Action(NamedTuple):
@@ -161,6 +169,9 @@ class Net(NamedTuple):
     dvalue_weight: Count  # places of their gradients
     dvalue_bias: Count
     direct: Count  # place in the gradient behind those of linear layers
+    memory: Count  # number of the first linear layer of the memory: gates, out; -1: there is none
+    first_states: Count  # place in `parameters` of the (types, D) states of new entities
+    dfirst_states: Count  # of its gradient
     value_mean: Number
     value_deviation: Number
     linears: Table[Linear]
@@ -193,6 +204,9 @@ class Minibatch(NamedTuple):
     columns: Floats  # (columns, M) of the loss
     size: Count  # M
     geometry: TokenPositions
+    starts: Flags  # (M) whether a frame begins a sequence; the others follow the one before by a step
+    states: Floats  # (K, D) what was remembered before frames
+    after: Floats  # result while acting: what entities remember, in the order of `EntityType.remembered`
 
 
 class Choice(NamedTuple):
@@ -203,6 +217,21 @@ class Choice(NamedTuple):
 
 
 GIVEN, GREEDY, SAMPLED = range(3)  # what actors did is given, or the best choice is taken, or one is drawn
+
+
+#: What a token's memory goes on from: nothing, as it has none; a token of its tile; a row of the state; its type's first state.
+NOTHING, FROM_TOKEN, FROM_STATE, FROM_FIRST = range(4)
+
+
+class MemoryActivations(NamedTuple):
+    """Numbers of the memory's forward."""
+
+    normalized: Floats  # (n, D)
+    gates: Floats  # (n, 2 D) gates and candidates
+    hidden: Floats  # (n, D)
+    normalized2: Floats  # (n, D)
+    inverse_std: Floats  # (n)
+    inverse_std2: Floats  # (n)
 
 
 class Tile(NamedTuple):
@@ -245,6 +274,9 @@ class Tile(NamedTuple):
     means: Floats  # (F, D)
     values: Floats  # (F)
     dvalues: Floats  # (F)
+    origins: Ints  # (n) what the memory of a token goes on from: one of those above
+    origin_rows: Ints  # (n) its row
+    memory: MemoryActivations
     attention: Scratch
     entities: Places  # where they stand
     relative: RelativeScratch

@@ -10,18 +10,26 @@ from __future__ import annotations
 from rogue_net.kernels.cpu.calling import floats_at, invoke
 from rogue_net.kernels.cpu.compiling import Count, Floats, inline, kernel
 from rogue_net.kernels.cpu.dense import ROWS
+from rogue_net.kernels.cpu.remember import keep_states
 from rogue_net.kernels.cpu.tables import BOUND, GIVEN, Choice, Kernels, Minibatch, Net, Tile
 
 
 @inline
 def _fill(batch, tile, low, high):  # type: ignore[no-untyped-def]
-    """The frames from `low` on that fill a tile, at least one: writes where their tokens begin, and returns where they end."""
+    """The sequences from `low` on that fill a tile, at least one: writes where frames begin, and returns where the last ends."""
     end, size = low, 0
     tile.offsets[0] = 0
-    while end < high and (end == low or size + batch.sizes[batch.frames[end]] <= tile.room - ROWS):
-        size += batch.sizes[batch.frames[end]]
-        tile.offsets[end - low + 1] = tile.offsets[end - low] + batch.lengths[batch.frames[end]]
-        end += 1
+    while end < high:
+        stop, of_sequence = end, 0
+        while stop < high and (stop == end or batch.starts[stop] == 0):
+            of_sequence += batch.sizes[batch.frames[stop]]
+            stop += 1
+        if end > low and size + of_sequence > tile.room - ROWS:
+            break
+        size += of_sequence
+        while end < stop:
+            tile.offsets[end - low + 1] = tile.offsets[end - low] + batch.lengths[batch.frames[end]]
+            end += 1
     return end
 
 
@@ -44,6 +52,8 @@ def act(
         if net.has_value:
             for position in range(low, end):
                 values[batch.frames[position]] = tile.values[position - low]
+        for number in range(net.num_types if net.memory >= 0 else 0):
+            keep_states(net, batch, tile, number)
         for number in range(net.num_actions):
             log_probs = floats_at(net.actions[number].log_probs)
             for actor in range(tile.action_actors[number], tile.action_actors[number + 1]):

@@ -208,7 +208,7 @@ def compiled_step(
     groups = [{"params": list(net.parameters())} for net in (model.policy, model.value_net) if net is not None]
     optimizer = AdamW(groups, lr=lr, weight_decay=0.0)
     learning = CompiledPPO(model, optimizer)
-    with learning.holding(given) as frames:
+    with learning.holding(given, len(given)) as frames:
         columns = weigh(frames, [frames.frames], [len(frames)], ppo)[0]
         stats = learning.learn(replace(frames, **columns), OptimConfig(max_grad_norm=1e9), ppo)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
@@ -280,7 +280,7 @@ def learned(
     try:
         if compiled:
             learning = CompiledPPO(model, optimizer)
-            with learning.holding(given) as frames:
+            with learning.holding(given, len(given)) as frames:
                 learn = partial(learning.learn, optim=optim, settings=ppo)
                 stats = update(model, optimizer, frames, optim, ppo, generator=generator, optimizer_step=learn)
         else:
