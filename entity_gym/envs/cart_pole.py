@@ -26,7 +26,8 @@ class CartPole(CompiledEnvironment):
     """Balance a pole that is hinged to a cart, by pushing the cart left or right. The same dynamics as Gymnasium's.
 
     **Observation.** One `Cart` [position, velocity, angle, angular_velocity], in metres, radians and seconds; the angle
-    is 0 for an upright pole and grows to the right. Each starts uniformly in -0.05 <= value < 0.05.
+    is 0 for an upright pole and grows to the right. Each starts uniformly in -0.05 <= value < 0.05. With `show_velocities`
+    false both velocities are shown as 0; a policy must find them from earlier observations.
 
     **Actions.** `Push`: left (0) or right (1), with 10 newtons for one step of 0.02 seconds.
 
@@ -46,6 +47,10 @@ class CartPole(CompiledEnvironment):
 
     **Best score.** `max_steps`: pushing to the side to which the pole falls, by angle + angular velocity, balances for
     longer. Solved at a mean of 475, or 195 for CartPole-v0 (`reward_threshold`).
+
+    Args:
+        show_velocities: whether the two velocities are observed.
+        max_steps: steps after which an episode is truncated; None for no limit.
     """
 
     entities = {"Cart": Entity(["position", "velocity", "angle", "angular_velocity"], max=1, ids=True)}

@@ -39,6 +39,7 @@ from tests.entity_gym.compiled.comparing import meaning
 #: Every world, those with parameters in more than one form, and the most steps that an episode of it can have.
 ZOO: list[tuple[CompiledEnvironment, int]] = [
     (CartPole(), 500),
+    (CartPole(show_velocities=False), 500),
     (CartPoleV0(), 200),
     (CherryPick(), 16),
     (CherryPick(num_cherries=7), 3),
