@@ -91,7 +91,7 @@ def test_with_memory_it_is_solved_and_without_it_is_chance(
         env,
         *world,
         f"net.memory={kind if memory else 'none'}",
-        total_timesteps=65_536,
+        total_timesteps=131_072,
         run_dir=str(tmp_path / "a"),
         device="cpu",
     )
