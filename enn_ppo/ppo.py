@@ -38,7 +38,7 @@ from enn_ppo.training.learning.moments import explained_variance, moments_of_som
 from enn_ppo.training.learning.optimizer import clip_gradient, sum_gradients
 from enn_ppo.training.random_keys import dropout_seed
 from enn_ppo.training.ranks import ALONE, Ranks
-from rogue_net import Evaluation, RogueNet
+from rogue_net import Evaluation, RaggedTensor, RogueNet
 from rogue_net.batch.crossing import moved
 from rogue_net.batch.ragged import segment_sum
 from rogue_net.inputs.normalization import Moments
@@ -152,6 +152,7 @@ class Samples(Frames):
     frame_weights: Tensor = None  # type: ignore[assignment]  # (B,) float32
     #: (B,) bool, frames of the episode of the frame one step before; in a minibatch see `RogueNet.evaluate`.
     follows: Tensor = None  # type: ignore[assignment]
+    teacher: dict[str, RaggedTensor] | None = None  # logits of the teacher; see `Teacher.logits`; None: there is none
 
     @staticmethod
     def of(rollout: Rollout, advantages: Advantages) -> Samples:

@@ -11,6 +11,7 @@ Weights are matched by name, in any order. New parts are initialised so that the
     choice of no entity     a key of zeros
     earlier action of an    the modules that read and tell choices are as in a new network: the policy acts the same
       action
+    memory                  `net.memory` in place of none: adds zeros at first, so the policy acts the same
     entity type, action,    as in a new network: no weights can hide a new entity from known ones; `fit` does
       number of an action
     anything that is gone   refused; `fit` allows entity types that never come
@@ -121,6 +122,9 @@ def transfer(saved: RogueNet, net: RogueNet) -> Transferred:
     if GLOBAL_ENTITY in net.embedding.types and GLOBAL_ENTITY not in saved.embedding.types:
         news.append("the whole frame is now an entity of its own: untrained")
     before, now = _settings(saved, saved), _settings(net, saved)
+    if saved.transformer.memory is None and net.transformer.memory is not None:
+        news.append(f"net.memory={net.config.memory} is new: what is remembered has no effect at first")
+        before |= {name: now[name] for name in ("memory", "memory_types")}
     for setting in before:
         if before[setting] != now[setting]:
             raise ValueError(f"its setting {setting} was {before[setting]} in training and is {now[setting]}")
@@ -349,6 +353,8 @@ def weight_names(net: RogueNet) -> dict[str, Weight]:
                 weights[name] = Weight("network", "", name, (rows, unnamed[1]))
             case ["transformer", "memory", "first"]:
                 weights[name] = Weight("network", "", name, (tuple(net.embedding.types), unnamed[1]))
+            case ["transformer", "memory", "out", _]:  # where memory is new, it adds nothing
+                weights[name] = Weight("network", "", name, unnamed, "zero")
             case _:
                 weights[name] = Weight("network", "", name, unnamed)
     return weights

@@ -162,11 +162,12 @@ def check_open_after(
             continue  # one table alone leaves something open
         options = {earlier: len(table) for earlier, table in tables.items()}
         if offered.mask_after is not None and (selection := selection_before(name, action_space)) is not None:
-            options[selection] = int(_actees(masks[selection]).size1().max(initial=0))
+            options[selection] = int(_actees(masks[selection]).size1().max(initial=0)) + 1  # the last is nobody
         for numbers in product(*map(range, options.values())):
             chosen = {earlier: _choice(k, masks[earlier]) for earlier, k in zip(options, numbers, strict=True)}
             left = narrowed(name, action_space, masks, chosen).mask
-            closed = np.zeros(0, np.bool_) if left is None else ~left.values.any(axis=1)
+            assert left is not None
+            closed = ~left.values.any(axis=1)
             for earlier, each in chosen.items():
                 can = np.append(action_space[earlier].is_allowed(each.values, masks[earlier]), True)
                 closed &= can[_rows_of(offered, masks[earlier], action_space[earlier])]

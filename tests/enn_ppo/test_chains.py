@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +19,7 @@ from enn_ppo.eval.policy import Policy
 from enn_ppo.ppo import Advantages, Samples
 from enn_ppo.settings.evaluation import EpisodesConfig
 from enn_ppo.settings.learning import PPOConfig, PPOSettings
-from enn_ppo.training.learning.teacher import TeacherLoss
+from enn_ppo.training.learning.teacher import Teacher, TeacherLoss
 from enn_ppo.training.recording import read_all
 from enn_ppo.training.self_play.opponents import RANDOM, Opponents
 from entity_gym.actions.choices import check_actions
@@ -27,7 +29,7 @@ from entity_gym.pools.players import players_of
 from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.source import as_source
-from rogue_net import FittedNet
+from rogue_net import FittedNet, RogueNet
 from tests.chain_worlds import Doorway
 from tests.enn_ppo.recordings import collector_of, net_for, record
 from tests.enn_ppo.rows import assert_same_end, rows_without_times
@@ -56,12 +58,16 @@ def test_the_teacher_is_judged_after_the_choices_of_the_policy() -> None:
     rollout = collector_of(Doorway, 3, net=policy).collect(6)
     samples = Samples.of(rollout, Advantages(torch.zeros_like(rollout.by_step("values")), rollout.by_step("values")))
     settings = PPOSettings.at(PPOConfig(teacher="out/a", teacher_kl=1.0))
-    batch = samples.weighed(settings)
-    new = policy.evaluate(batch.obs, batch.actions)
+
+    def divergence(net: RogueNet) -> float:
+        batch = replace(samples, teacher=Teacher(copy.deepcopy(net)).logits(rollout)).weighed(settings)
+        new = policy.evaluate(batch.obs, batch.actions)
+        return float(TeacherLoss(policy.action_space)(new, batch, settings)[1]["teacher_kl"].detach())
+
+    assert abs(divergence(policy)) < 1e-5
+    found, batch = divergence(teacher), samples.weighed(settings)
     with torch.no_grad():
-        assert abs(float(TeacherLoss(policy)(new, batch, settings)[1]["teacher_kl"])) < 1e-5
-        found = float(TeacherLoss(teacher)(new, batch, settings)[1]["teacher_kl"])
-        p = teacher.evaluate(batch.obs, batch.actions).logits
+        new, p = policy.evaluate(batch.obs, batch.actions), teacher.evaluate(batch.obs, batch.actions).logits
     weights = batch.weights[batch.actions["fire"].sequences]
     by_hand = 0.0
     for name in ("fire", "move", "use"):
