@@ -69,8 +69,8 @@ def check_actions(
                 "to an actor"
             )
         allowed, earlier = space.is_allowed(given.values, offered), ""
-        for earlier, is_open in opened_by(name, action_space, masks, actions) if allowed.all() else ():
-            allowed = is_open[np.arange(len(is_open)), given.values[:, 0]]
+        for by, is_open in opened_by(name, action_space, masks, actions) if allowed.all() else ():
+            allowed, earlier = is_open[np.arange(len(is_open)), given.values[:, 0]], by
             if not allowed.all():
                 break
         if not allowed.all():
