@@ -38,7 +38,7 @@ from enn_ppo.training.learning.moments import explained_variance, moments_of_som
 from enn_ppo.training.learning.optimizer import clip_gradient, sum_gradients
 from enn_ppo.training.random_keys import dropout_seed
 from enn_ppo.training.ranks import ALONE, Ranks
-from rogue_net import Evaluation, RogueNet
+from rogue_net import Evaluation, RaggedTensor, RogueNet
 from rogue_net.batch.crossing import moved
 from rogue_net.batch.ragged import segment_sum
 from rogue_net.inputs.normalization import Moments
@@ -152,6 +152,7 @@ class Samples(Frames):
     frame_weights: Tensor = None  # type: ignore[assignment]  # (B,) float32
     #: (B,) bool, frames of the episode of the frame one step before; in a minibatch see `RogueNet.evaluate`.
     follows: Tensor = None  # type: ignore[assignment]
+    teacher: dict[str, RaggedTensor] | None = None  # logits of the teacher; see `Teacher.logits`; None: there is none
 
     @staticmethod
     def of(rollout: Rollout, advantages: Advantages) -> Samples:
@@ -289,7 +290,7 @@ def policy_terms(
     """Clipped surrogate loss, entropy, approximate KL divergence and clip fraction.
 
         loss = -sum_u w_u min(r_u A_u, clip(r_u, 1 - ε, 1 + ε) A_u)    r_u = exp(log π(a_u) - log π_old(a_u))
-        entropy = sum_u w_u H_u
+        entropy = sum_u w_u H_u                  of chained actions that of the sampled path
         approx_kl = sum_u w_u (r_u - 1 - log r_u)
         clip_fraction = sum_u w_u [|r_u - 1| > ε]
 

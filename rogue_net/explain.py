@@ -30,6 +30,7 @@ class Explanation(NamedTuple):
     logits: dict[str, RaggedTensor]  # action -> as `ActResult.logits`
     entropies: dict[str, RaggedTensor]  # action -> B sequences of (A,) float32, in nats
     values: Tensor  # (B,) float32
+    changes: RaggedTensor | None  # of what entities remember; see `Memory.changes`; None: the network remembers nothing
 
 
 @torch.no_grad()
@@ -57,7 +58,7 @@ def explain(
     """
     batch = net.translation(batch)
     weights: list[Tensor] = []
-    positions = net.transformer.relative_positions
+    positions, memory = net.transformer.relative_positions, net.transformer.memory
 
     def keep_weights(block: Block, tokens: Tensor, relative: Relative | None) -> None:
         if block.pool is None:
@@ -73,6 +74,7 @@ def explain(
         logits=net.ragged_logits(readout, decisions),
         entropies={name: made.entropies() for name, made in decisions.items()},
         values=net.value_head(readout.means),
+        changes=None if memory is None or after is None else memory.changes(batch, state, after),
     )
 
 

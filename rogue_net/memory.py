@@ -195,9 +195,7 @@ class Memory(nn.Module):
         """(M, D) states after each of (M, D) normalized tokens."""
         gate, candidate = self.gates(x).chunk(2, dim=1)
         gate = torch.sigmoid(gate)
-        begins = self.first if state is None else torch.cat([self.first, columns_of(state)["hidden"].values])
-        # where each begins that goes on from no token of the batch: at a row of the state, or as its type does
-        carried = torch.where(links.previous == links.nobody, links.types, len(self.first) - 1 - links.previous)
+        begins, carried = self._carried(links, state)
         place = torch.empty_like(links.previous)  # of a token among those of its step
         hidden: list[Tensor] = []
         for rows in links.levels:
@@ -209,6 +207,32 @@ class Memory(nn.Module):
                 known = torch.cat([begins, hidden[-1]])
             hidden.append(torch.lerp(known.index_select(0, source), candidate[rows], gate[rows]))
         return torch.cat(hidden)[torch.argsort(torch.cat(links.levels))]
+
+    def _carried(self, links: Links, state: State | None) -> tuple[Tensor, Tensor]:
+        """Numbers to begin with, and (M,) the row of them for each token that goes on from no token of the batch."""
+        begins = self.first if state is None else torch.cat([self.first, columns_of(state)["hidden"].values])
+        # at a row of the state, or as its type does
+        return begins, torch.where(links.previous == links.nobody, links.types, len(self.first) - 1 - links.previous)
+
+    def changes(self, batch: ObsBatch, before: State | None, after: State) -> RaggedTensor:
+        """How much the state of each entity has changed in one step: |h_t - h_{t-1}| / (|h_t| + |h_{t-1}|), from 0 to 1.
+
+        Args:
+            batch: B frames, none of which follows another.
+            before: what was remembered before them.
+            after: what is remembered after them, as `forward` returns it.
+
+        Returns:
+            B sequences of (E, 1) numbers; NaN for entities that remember nothing.
+        """
+        links, now = Links(batch, self.types, self.remember, before, None), columns_of(after)["hidden"].values
+        begins, carried = self._carried(links, before)
+        then = begins.index_select(0, carried)
+        sizes = now.norm(dim=1) + then.norm(dim=1)
+        changed = now.new_full((batch.frames.num_tokens, 1), torch.nan)
+        share = (now - then).norm(dim=1) / sizes.clamp(min=torch.finfo(sizes.dtype).tiny)
+        changed[links.tokens, 0] = share.clamp(max=1)  # rounding
+        return RaggedTensor(changed, batch.frames.offsets)
 
     def check_ids(self, batch: ObsBatch) -> None:
         """Raise a ValueError if there are entities that are to remember, and none of their types has ids."""

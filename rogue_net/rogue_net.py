@@ -49,7 +49,7 @@ class ActResult(NamedTuple):
     values: Tensor  # (B,) float32
     #: If asked for: action -> B sequences of what was drawn from. Log-probabilities of the choices, -inf where masked: (A, C),
     #: or for select-entity (actor-choice pairs, 1), actor by actor, the choice of nobody last. Continuous: (A, 2 n) means and
-    #: then log standard deviations, before they are bounded.
+    #: then log standard deviations, before they are bounded. Of actions with `after`, given the earlier choices in `actions`.
     logits: dict[str, RaggedTensor] | None = None
     state: State | None = None  # what the policy knows at the next step, of B environments; None: it remembers nothing
 
@@ -68,7 +68,10 @@ class ActResult(NamedTuple):
 
 
 class Evaluation(NamedTuple):
-    """Log-probabilities and entropies of given actions in B frames, and values."""
+    """Log-probabilities and entropies of given actions in B frames, and values.
+
+    Of an action with `after`, they are those after the given earlier choices: entropies of the sampled path.
+    """
 
     log_probs: dict[str, RaggedTensor]  # action -> B sequences of (A,) float32
     entropies: dict[str, RaggedTensor]  # action -> B sequences of (A,) float32
@@ -108,6 +111,7 @@ class RogueNet(nn.Module):
         categorical and continuous heads        orthogonal of gain 0.01, bias 0; log standard deviations 0
         select-entity heads                     torch's default; the key of nobody N(0, 1)
         value and regression heads              0
+        what heads read of earlier choices      torch's default; the layer that adds it to the token 0
 
     Args:
         config: sizes and backend.
@@ -369,7 +373,7 @@ class RogueNet(nn.Module):
             ValueError: `fused` was asked for, and cannot be.
         """
         if not self._has_chosen:
-            if uses_program(self.config, self.value_head.project.weight, self.action_space):
+            if uses_program(self.config, self.value_head.project.weight):
                 from rogue_net.kernels.cpu.program import Program  # the compiler is needed by those who use it
 
                 with torch.inference_mode(False):  # its memory could not be written to outside that mode

@@ -11,6 +11,7 @@ Weights are matched by name, in any order. New parts are initialised so that the
     choice of no entity     a key of zeros
     earlier action of an    the modules that read and tell choices are as in a new network: the policy acts the same
       action
+    memory                  `net.memory` in place of none: adds zeros at first, so the policy acts the same
     entity type, action,    as in a new network: no weights can hide a new entity from known ones; `fit` does
       number of an action
     anything that is gone   refused; `fit` allows entity types that never come
@@ -121,6 +122,9 @@ def transfer(saved: RogueNet, net: RogueNet) -> Transferred:
     if GLOBAL_ENTITY in net.embedding.types and GLOBAL_ENTITY not in saved.embedding.types:
         news.append("the whole frame is now an entity of its own: untrained")
     before, now = _settings(saved, saved), _settings(net, saved)
+    if saved.transformer.memory is None and net.transformer.memory is not None:
+        news.append(f"net.memory={net.config.memory} is new: what is remembered has no effect at first")
+        before |= {name: now[name] for name in ("memory", "memory_types")}
     for setting in before:
         if before[setting] != now[setting]:
             raise ValueError(f"its setting {setting} was {before[setting]} in training and is {now[setting]}")
@@ -337,10 +341,8 @@ def weight_names(net: RogueNet) -> dict[str, Weight]:
                 weights[name] = _of_entity(net, net.embedding.types[int(number)], ".".join(rest), unnamed)
             case ["heads", number, *rest]:
                 action, space = actions[int(number)]
-                if rest[0] in CHAINING:  # a name of their own: where an action was not chained before, they are new
-                    weights[name] = Weight(
-                        "action", f"{action} {rest[0]}", ".".join(rest), _of_choices(space, rest, unnamed)
-                    )
+                if rest[0] in CHAINING:
+                    weights[name] = _of_chain(action, space, rest, unnamed)
                 elif space.selects:  # nobody is new: nobody's key
                     weights[name] = Weight("action", action, ".".join(rest), unnamed, "zero")
                 else:
@@ -351,16 +353,21 @@ def weight_names(net: RogueNet) -> dict[str, Weight]:
                 weights[name] = Weight("network", "", name, (rows, unnamed[1]))
             case ["transformer", "memory", "first"]:
                 weights[name] = Weight("network", "", name, (tuple(net.embedding.types), unnamed[1]))
+            case ["transformer", "memory", "out", _]:  # where memory is new, it adds nothing
+                weights[name] = Weight("network", "", name, unnamed, "zero")
             case _:
                 weights[name] = Weight("network", "", name, unnamed)
     return weights
 
 
-def _of_choices(space: ActionSpace, part: Sequence[str], unnamed: tuple[Axis, ...]) -> tuple[Axis, ...]:
-    """The axes of a module in `CHAINING`: choices are rows of an embedding, and numbers columns of a linear layer."""
-    if part[0] != "told" or part[-1] != "weight" or space.selects:
-        return unnamed
-    return (space.labels, unnamed[1]) if space.num_choices else (unnamed[0], space.labels)
+def _of_chain(action: str, space: ActionSpace, path: Sequence[str], unnamed: tuple[Axis, ...]) -> Weight:
+    """A tensor of a module in `CHAINING`; the owner has a name of its own: it is new where the action was not chained before."""
+    owner, part = f"{action} {path[0]}", ".".join(path)
+    if part != "told.weight":
+        return Weight("action", owner, part, unnamed)
+    if space.num_choices:  # an embedding of choices
+        return Weight("action", owner, part, (space.labels, unnamed[1]), "mean")
+    return Weight("action", owner, part, (unnamed[0], space.labels), "zero")  # a linear map of numbers
 
 
 def _of_entity(net: RogueNet, entity: str, part: str, unnamed: tuple[Axis, ...]) -> Weight:

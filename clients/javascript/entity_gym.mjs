@@ -207,6 +207,7 @@ export class PolicyClient {
    * @param {object} observation as worlds return it
    * @param {object} [options]
    * @param {boolean} [options.greedy] the likeliest actions rather than drawn ones; without it, as the server was told
+   * @param {boolean} [options.begins] an episode begins, so a policy that remembers forgets what this connection has shown
    * @param {boolean} [options.value] also how much reward the policy expects
    * @param {boolean} [options.probabilities] also how likely it was to take each choice
    * @returns {Promise<{actions: object, value?: number, probabilities?: object}>}

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from enn_ppo.checkpoints import Checkpoint
 from enn_ppo.checkpoints.policy import load_net
+from enn_ppo.training.learning.actor_critic import part_of
 from enn_ppo.training.policy_states import PolicyStates
 from entity_gym.actions import Action, ActionSpace
 from entity_gym.actions.choices import world_actions
@@ -65,7 +66,8 @@ class Policy:
             NotFinite: the network returns NaN or infinite numbers.
         """
         shown, keys = ObsBatch.from_vec_obs(obs, self.device), obs.env_id if keys is None else keys
-        batch, before = self.fitted.adapt(shown), self.states.recall(keys, obs.elapsed_step == 0)
+        batch, known = self.fitted.adapt(shown), self.states.recall(keys, obs.elapsed_step == 0)
+        before = part_of(known, "policy") if self._remembers_values else known
         result = self.fitted.net.act(
             batch,
             before,
@@ -75,7 +77,14 @@ class Policy:
             logits=logits,
         )
         buffers = fetch_actions(self.fitted.net, batch, result)
-        self.states.keep(keys, result.state)
+        state = result.state
+        if self.critic and self._remembers_values:
+            of_value = self.critic.net.act(self.critic.adapt(shown), part_of(known, "value"), greedy=True)
+            assert of_value.state is not None
+            result = result._replace(values=of_value.values)
+            both: State = {"value": of_value.state}
+            state = both if state is None else both | {"policy": state}
+        self.states.keep(keys, state)
         return Acted(self, shown, batch, before, result, buffers)
 
     def values(self, obs: VecObs) -> Tensor:
@@ -86,7 +95,14 @@ class Policy:
     @torch.no_grad()
     def _values(self, shown: ObsBatch, state: State | None) -> Tensor:
         critic = self.critic or self.fitted
-        return critic.net.value(critic.adapt(shown), None if self.critic else state).cpu()
+        if self.critic:
+            state = part_of(state, "value") if self._remembers_values else None
+        return critic.net.value(critic.adapt(shown), state).cpu()
+
+    @property
+    def _remembers_values(self) -> bool:
+        """Whether states have parts of both networks, as those of `ActorCritic`."""
+        return self.critic is not None and self.critic.net.remembers
 
     @property
     def device(self) -> torch.device:
@@ -108,7 +124,7 @@ class Acted:
     @cached_property
     def values(self) -> Tensor:
         """(B,) values, on the CPU."""
-        if self.policy.critic is None:
+        if self.policy.critic is None or self.policy.critic.net.remembers:
             return self.result.values.cpu()
         return self.policy._values(self.shown, None)
 

@@ -127,6 +127,9 @@ class Replay:
                         num_entities = sum(map(len, view["features"].values()))
                         num_entities += has_global_entity(self._obs_space, self._action_space)
                         view["attention"] = build_attention(explained.attention[i].float().cpu().numpy(), num_entities)
+                    if explained.changes is not None:
+                        changed = explained.changes.values[slice(*explained.changes.offsets[i : i + 2].tolist()), 0]
+                        view["memory"] = [number(each) for each in changed.tolist()]
                 view["actions"] = build_decisions(obs, row, self._action_space, actions, *of_frame)
                 if values is not None:
                     view["value"] = number(values[i])

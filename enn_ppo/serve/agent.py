@@ -68,6 +68,7 @@ class TrainedPolicy:
         generator: samples, on the device of the policy.
         spaces: of the observations, with the action spaces; None: those of training.
         name: of the observations, in messages.
+        like: another policy of the same checkpoint, with which it shares what is remembered; None: it remembers for itself.
         how: further arguments of `enn_ppo.eval.policy.fit`.
 
     Attributes:
@@ -85,6 +86,7 @@ class TrainedPolicy:
         generator: torch.Generator,
         spaces: tuple[ObsSpace, Mapping[str, ActionSpace]] | None = None,
         name: str = "the observation",
+        like: TrainedPolicy | None = None,
         **how: Any,
     ) -> None:
         self.obs_space, self.action_space = spaces or spaces_from_dict(checkpoint.spaces)
@@ -93,6 +95,8 @@ class TrainedPolicy:
         self._reader = _ObservationReader(replace(self.obs_space, targets={}), self.action_space, name)
         self.news = self._policy.fitted.news
         self._numbers: dict[int, EntityNumbers] = {}  # environment -> those of the ids in its episode
+        if like is not None:
+            self._policy, self._numbers = replace(self._policy, states=like._policy.states), like._numbers
 
     def act(self, observation: Observation) -> PolicyDecision:
         """Choose actions for one observation; see `act_all`. Call `reset` before the first one of each further episode."""
@@ -155,6 +159,7 @@ class TrainedAgent(Agent):
         self._spaces = spaces_from_dict(checkpoint.spaces)
         self._types: dict[str, Entity] = {}  # entity types in the program's observations so far
         self._policies: dict[str, TrainedPolicy] = {}  # action -> the policy, fitted to the spaces of the program
+        self._last: TrainedPolicy | None = None  # all share what is remembered
 
     @property
     def news(self) -> str:
@@ -183,8 +188,8 @@ class TrainedAgent(Agent):
     def game_over(self, obs: Obs[A], *, truncated: bool = False) -> None:
         """End the game: what was remembered of it is forgotten."""
         super().game_over(obs, truncated=truncated)
-        for policy in self._policies.values():
-            policy.reset()
+        if self._last is not None:
+            self._last.reset()
 
     def _policy(self, obs: Obs[A]) -> TrainedPolicy:
         """Fit the policy to the entity types of all observations so far, and to the action of `obs`."""
@@ -201,8 +206,8 @@ class TrainedAgent(Agent):
         if action not in self._policies or self._policies[action].action_space[action] != obs.space:
             entities = {**known.entities, **self._types}  # known types may be shown later
             spaces = ObsSpace(entities, known.global_features, known.global_kinds), {**known_actions, action: obs.space}
-            self._policies[action] = TrainedPolicy(
-                self._checkpoint, self._generator, spaces, "the program", greedy=self._greedy
+            self._policies[action] = self._last = TrainedPolicy(
+                self._checkpoint, self._generator, spaces, "the program", self._last, greedy=self._greedy
             )
         return self._policies[action]
 

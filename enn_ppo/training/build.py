@@ -15,7 +15,7 @@ from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.learning.auxiliary import TargetLoss
 from enn_ppo.training.learning.learner import Learner
 from enn_ppo.training.learning.optimizer import make_optimizer
-from enn_ppo.training.learning.teacher import load_teacher
+from enn_ppo.training.learning.teacher import TeacherLoss, load_teacher
 from enn_ppo.training.ranks import ALONE, Ranks
 from entity_gym.actions import ActionSpace
 from entity_gym.pools.pool import ThreadedVecEnv
@@ -88,24 +88,30 @@ def make_learner(
     if device.type == "cuda":
         nets = [policy] if model.value_net is None else [policy, model.value_net]
         torch.set_float32_matmul_precision("high" if any(net.config.precision == "tf32" for net in nets) else "highest")
-    terms = terms_of(ppo, policy.obs_space, policy.action_space, device)
-    optimizer = make_optimizer(model, optim)
+    spaces = policy.obs_space, policy.action_space
     return Learner(
-        model, optimizer, optim, ppo, policy.action_space, terms, seed=seed, num_players=num_players, ranks=ranks
+        model,
+        make_optimizer(model, optim),
+        optim,
+        ppo,
+        policy.action_space,
+        terms_of(ppo, *spaces),
+        load_teacher(ppo.teacher, *spaces, device) if ppo.teacher is not None else None,
+        seed=seed,
+        num_players=num_players,
+        ranks=ranks,
     )
 
 
-def terms_of(
-    ppo: PPOConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], device: torch.device
-) -> list[Term]:
+def terms_of(ppo: PPOConfig, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> list[Term]:
     """The terms that the settings add to PPO's loss; `enn_ppo/training/learning/auxiliary.py` is an example.
 
     Raises:
-        ValueError: the environment has no targets, or the teacher does not fit it.
+        ValueError: the environment has no targets.
     """
     terms: list[Term] = []
     if ppo.teacher is not None:
-        terms.append(load_teacher(ppo.teacher, obs_space, action_space, device))
+        terms.append(TeacherLoss(action_space))
     if ppo.target_coef != 0:
         if not obs_space.targets:
             raise ValueError(f"ppo.target_coef={ppo.target_coef}: the environment declares no targets to predict")

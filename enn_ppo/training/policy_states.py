@@ -55,6 +55,10 @@ class PolicyStates:
             state, keys = cat_columns([self._known, state], Cat()), np.concatenate([self._keys, keys])
         self._keys, self._known = keys, state
 
+    def update(self, other: PolicyStates) -> None:
+        """Remember what another one does of its environments."""
+        self.keep(other._keys, other._known)
+
     def forget(self, keys: Keys | None = None) -> None:
         """Forget environments; None: all."""
         if self._known is not None:
@@ -62,8 +66,9 @@ class PolicyStates:
             self._keys, self._known = self._keys[others], rows_of(self._known, others)
 
     def state(self) -> dict[str, Any] | None:
-        """Arrays and tensors, for `load_state`; None: nothing is remembered."""
-        return None if self._known is None else {"keys": self._keys, "known": _map(self._known, list)}
+        """Arrays and tensors on the CPU, for `load_state`; None: nothing is remembered."""
+        known = _map(self._known, lambda column: [each.cpu() for each in column]) if self._known is not None else None
+        return known and {"keys": self._keys, "known": known}
 
     def load_state(self, state: Mapping[str, Any] | None, device: torch.device) -> None:
         """Go on from `state()`."""

@@ -199,6 +199,7 @@ class TrainState:
                 "optimizer": learner.optimizer,
                 "collector": environments,
                 "scale": learner.scale,
+                "teacher": learner.teacher,
                 "recent_rewards": list(self.recent_rewards[name]),
                 "evaluations": list(evaluations),
                 "self_play": self.self_play.state() if self.self_play else None,

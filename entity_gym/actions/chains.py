@@ -43,28 +43,16 @@ def decision_order(action_space: Mapping[str, ActionSpace]) -> list[str]:
         waiting = [name for name in action_space if name not in order]
         ready = [name for name in waiting if set(action_space[name].after) <= {ACTORS, *order}]
         if not ready:
-            raise ValueError(
-                f"the actions {_circle(waiting[0], action_space, order)} are decided after each other in a circle"
-            )
+            raise ValueError(f"the actions {', '.join(map(repr, waiting))} wait for each other: after makes a circle")
         order.append(ready[0])
     for name in action_space:
         _check_tables(name, action_space)
     return order
 
 
-def _circle(name: str, action_space: Mapping[str, ActionSpace], decided: list[str]) -> str:
-    """Return the names of a circle that begins in or before `name`: every step goes to an earlier action that has to wait."""
-    path: list[str] = []
-    while name not in path:
-        path.append(name)
-        name = next(each for each in action_space[name].after if each != ACTORS and each not in decided)
-    return ", ".join(map(repr, path[path.index(name) :]))
-
-
 def _check_tables(name: str, action_space: Mapping[str, ActionSpace]) -> None:
-    """Check the tables of `allowed` against the earlier actions: their choices, and that each combination leaves one open."""
+    """Check the tables of `allowed` against the earlier actions."""
     space = action_space[name]
-    tables = []
     for earlier, given in space.allowed.items():
         first, where = action_space[earlier], f"action {name!r}: allowed[{earlier!r}]"
         if len(given) != first.num_choices:
@@ -72,11 +60,6 @@ def _check_tables(name: str, action_space: Mapping[str, ActionSpace]) -> None:
             raise ValueError(f"{where} has {len(given)} rows; that {first.kind} action has {choices}")
         if space.is_global and not first.is_global:
             raise ValueError(f"{where}: every actor chooses there, and {name!r} is of the whole frame")
-        tables.append(np.array(given))
-    for rows in product(*map(enumerate, tables)) if len(tables) > 1 else ():
-        if not np.logical_and.reduce([row for _, row in rows]).any():
-            picked = {earlier: k for earlier, (k, _) in zip(space.allowed, rows, strict=True)}
-            raise ValueError(f"action {name!r}: allowed closes every choice after the choices {picked}; leave one open")
 
 
 def selection_before(name: str, action_space: Mapping[str, ActionSpace]) -> str | None:
@@ -150,28 +133,20 @@ def opened_by(
         yield earlier, np.array([*table, [True] * len(space.labels)])[choices[rows]]
     selection = selection_before(name, action_space)
     if offered.mask_after is not None and selection is not None:
-        before = masks[selection]
-        assert before.actees is not None
-        rows = _rows_of(offered, before, action_space[selection])
-        selected = np.append(chosen[selection].values[:, 0], -1)[rows]
-        yield selection, _after_actees(offered, before, _places(before.actees, _frames(offered), selected))
-
-
-def _after_actees(offered: VecActionMask, before: VecActionMask, actees: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Return the (A, C) choices that `mask_after` leaves open after (A,) rows of `before.actees`; -1 for nobody: everything."""
-    assert offered.mask_after is not None and before.actees is not None
-    values, offsets = offered.mask_after.values, offered.mask_after.offsets
-    frames = _frames(offered)
-    closes = (actees >= 0) & (offered.mask_after.size1()[frames] > 0)
-    ranks = np.arange(len(frames)) - offered.actors.offsets[frames]
-    rows = offsets[frames] + ranks * before.actees.size1()[frames] + actees - before.actees.offsets[frames]
-    return np.concatenate([values, np.ones((1, values.shape[1]), np.bool_)])[np.where(closes, rows, len(values))]
+        values, frames, actees = offered.mask_after.values, _frames(offered), _actees(masks[selection])
+        rows = _rows_of(offered, masks[selection], action_space[selection])
+        places = _places(actees, frames, np.append(chosen[selection].values[:, 0], -1)[rows])
+        closes = (places >= 0) & (offered.mask_after.size1()[frames] > 0)
+        ranks = np.arange(len(frames)) - offered.actors.offsets[frames]
+        rows = offered.mask_after.offsets[frames] + ranks * actees.size1()[frames] + places - actees.offsets[frames]
+        everything = np.ones((1, values.shape[1]), np.bool_)
+        yield selection, np.concatenate([values, everything])[np.where(closes, rows, len(values))]
 
 
 def check_open_after(
     masks: Mapping[str, VecActionMask], action_space: Mapping[str, ActionSpace], where: Callable[[int], str]
 ) -> None:
-    """Check that each actor has an open choice, whatever it chooses before.
+    """Check that each actor of N frames has an open choice, whatever it chooses before.
 
     Args:
         masks: the offers of N frames.
@@ -182,50 +157,42 @@ def check_open_after(
         ValueError: naming the environment, the actor and the actions.
     """
     for name, offered in masks.items():
-        space = action_space[name]
-        if offered.mask_after is None and (offered.mask is None or not space.allowed):
-            continue  # each table leaves something open
-        ways = {earlier: _ways(name, earlier, action_space, masks) for earlier in space.after if earlier != ACTORS}
-        ways = {earlier: found for earlier, found in ways.items() if found}
-        is_open = np.True_ if offered.mask is None else offered.mask.values
-        for way in product(*ways.values()) if ways else ():
-            possible = np.logical_and.reduce([each for each, _ in way])
-            closed = possible & ~(is_open & np.logical_and.reduce([each for _, each in way])).any(axis=1)
+        tables = action_space[name].allowed
+        if offered.mask_after is None and len(tables) < 2 and (offered.mask is None or not tables):
+            continue  # one table alone leaves something open
+        options = {earlier: len(table) for earlier, table in tables.items()}
+        if offered.mask_after is not None and (selection := selection_before(name, action_space)) is not None:
+            options[selection] = int(_actees(masks[selection]).size1().max(initial=0)) + 1  # the last is nobody
+        for numbers in product(*map(range, options.values())):
+            chosen = {earlier: _choice(k, masks[earlier]) for earlier, k in zip(options, numbers, strict=True)}
+            left = narrowed(name, action_space, masks, chosen).mask
+            assert left is not None
+            closed = ~left.values.any(axis=1)
+            for earlier, each in chosen.items():
+                can = np.append(action_space[earlier].is_allowed(each.values, masks[earlier]), True)
+                closed &= can[_rows_of(offered, masks[earlier], action_space[earlier])]
             if closed.any():
                 item = int(closed.argmax())
                 raise ValueError(
                     f"{where(int(_frames(offered)[item]))}: action {name!r}: every choice of entity "
                     f"{offered.actors.values[item, 0]} is closed after choices that are open in action "
-                    f"{' and '.join(map(repr, ways))}; leave one open"
+                    f"{' and '.join(map(repr, options))}; leave one open"
                 )
 
 
-def _ways(
-    name: str, earlier: str, action_space: Mapping[str, ActionSpace], masks: Mapping[str, VecActionMask]
-) -> list[tuple[NDArray[np.bool_], NDArray[np.bool_]]]:
-    """Return for each earlier choice (A,) whether it is open to the actors of `name`, and the (A, C) choices that it leaves open.
+def _choice(number: int, offered: VecActionMask) -> VecAction:
+    """Return an action in which every actor takes the choice, or the entity, with this number; nobody if there are fewer."""
+    values = np.full(offered.actors.items(), number)
+    if offered.actees is not None:
+        counts, starts = (each[_frames(offered)] for each in (offered.actees.size1(), offered.actees.offsets[:-1]))
+        entities = np.append(offered.actees.values[:, 0], -1)
+        values = entities[np.where(number < counts, starts + number, -1)]
+    return RaggedBuffer.unchecked(values[:, None], offered.actors.offsets)
 
-    Empty where the earlier action closes nothing.
-    """
-    offered, before = masks[name], masks[earlier]
-    rows = _rows_of(offered, before, action_space[earlier])
-    ways = []
-    if table := action_space[name].allowed.get(earlier):
-        everything = np.ones((1, len(table)), np.bool_)
-        can = np.concatenate([before.spelled_out(len(table)).values, ~everything])[rows]
-        ways = [(can[:, k], np.tile(row, (len(rows), 1))) for k, row in enumerate(np.array(table))]
-    elif offered.mask_after is not None and earlier == selection_before(name, action_space):
-        assert before.actees is not None
-        counts = before.actees.size1()[_frames(offered)]
-        pairs = np.append(before.spelled_out(1).values[:, 0], False)
-        starts = np.concatenate([[0], (before.actors.size1() * before.actees.size1()).cumsum()])[_frames(offered)]
-        ranks = rows - before.actors.offsets[_frames(offered)]
-        for k in range(counts.max(initial=0)):
-            is_there = (rows >= 0) & (k < counts)
-            is_open = pairs[np.where(is_there, starts + ranks * counts + k, -1)]
-            actees = np.where(is_there, before.actees.offsets[_frames(offered)] + k, -1)
-            ways.append((is_open, _after_actees(offered, before, actees)))
-    return [*ways, (rows < 0, np.ones((len(rows), len(action_space[name].labels)), np.bool_))] if ways else []
+
+def _actees(offered: VecActionMask) -> RaggedBuffer[np.int64]:
+    assert offered.actees is not None
+    return offered.actees
 
 
 def _frames(offered: VecActionMask) -> NDArray[np.int64]:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from entity_gym.actions import Action, ActionSpace
 from entity_gym.actions.chains import decision_order, narrowed, opened_by
@@ -70,21 +68,19 @@ def check_actions(
                 f"action {name!r} is {given!r:.200}; expected a RaggedBuffer of {np.dtype(space.dtype)} with {space.width} "
                 "to an actor"
             )
-        allowed, refusal = space.is_allowed(given.values, offered), space.refusal
-        for earlier, is_open in opened_by(name, action_space, masks, actions) if allowed.all() else ():
-            allowed, refusal = is_open[np.arange(len(is_open)), given.values[:, 0]], partial(_closed, space, earlier)
+        allowed, earlier = space.is_allowed(given.values, offered), ""
+        for by, is_open in opened_by(name, action_space, masks, actions) if allowed.all() else ():
+            allowed, earlier = is_open[np.arange(len(is_open)), given.values[:, 0]], by
             if not allowed.all():
                 break
         if not allowed.all():
             item = int((~allowed).argmax())
             position = int(np.searchsorted(given.offsets, item, side="right")) - 1
-            actor = int(offered.actors.values[item, 0])
-            raise ValueError(f"{where(position)}: action {name!r} of entity {actor}{refusal(given.values[item])}")
-
-
-def _closed(space: ActionSpace, earlier: str, value: NDArray[np.int64]) -> str:
-    """Return the end of a message: a choice that an earlier choice closes."""
-    return f" is {value[0]} ({space.labels[value[0]]!r}), which is closed after its choice in action {earlier!r}"
+            actor, value = int(offered.actors.values[item, 0]), given.values[item]
+            refusal = space.refusal(value)
+            if earlier:
+                refusal = f" is {value[0]} ({space.labels[value[0]]!r}), which is closed after its choice in action {earlier!r}"
+            raise ValueError(f"{where(position)}: action {name!r} of entity {actor}{refusal}")
 
 
 def check_counts(

@@ -166,8 +166,8 @@ class FrameReader:
                     )
                 actions[name] = space.read(name, mask, entities)
             for name, mask in obs.actions.items():
-                if (given := getattr(mask, "mask_after", None)) is not None:
-                    actions[name] = read_mask_after(where, name, given, actions, self.action_space)
+                if (after := getattr(mask, "mask_after", None)) is not None:
+                    actions[name] = read_mask_after(where, name, after, actions, self.action_space)
         if self.has_global:
             features[GLOBAL_ENTITY] = self._rows([obs.global_features], GLOBAL_ENTITY, where)
             ids.append(None)

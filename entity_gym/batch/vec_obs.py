@@ -222,8 +222,8 @@ def _with_all_columns(parts: Sequence[VecObs]) -> list[Tree]:
                 tree["action_masks"][name]["mask"] = part.action_masks[name].spelled_out(width)
         known = [mask for part in parts if (mask := part.action_masks[name].mask_after) is not None]
         for part, tree in zip(parts, trees, strict=True) if known else ():
-            nothing = RaggedBuffer(known[0].values[:0], np.zeros(len(part) + 1, np.int64))
-            tree["action_masks"][name].setdefault("mask_after", nothing)
+            empty = RaggedBuffer(known[0].values[:0], np.zeros(len(part) + 1, np.int64))
+            tree["action_masks"][name].setdefault("mask_after", empty)
     for branch, missing in (("visible", True), ("ids", np.int64(-1))):
         for name in {name: None for tree in trees for name in tree[branch]}:
             for part, tree in zip(parts, trees, strict=True):

@@ -39,6 +39,7 @@ from typing import Any, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions.chains import decision_order, narrowed
 from entity_gym.actions.select_entity import SelectEntityActionSpace, open_pairs
 from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecObs
@@ -133,6 +134,7 @@ class PaddedForm:
             self.observation[_path("action_mask", name)] = Field((most, high + 1), np.int8, 0, 1)
             if name in spec.closable:
                 self._open[name] = np.zeros((num_envs, most, high + 1), np.int8)
+        self._shown: dict[int, tuple[VecObs, int]] = {}  # of chained worlds: environment -> its last observation, a row
         self._shift = np.zeros((num_envs, len(self._room)), np.int64)  # row - index, of the entities shown last
         self.info = {"env_id": Field((), np.int64, 0, num_envs - 1), "elapsed_step": Field((), np.int64, 0, _MOST)}
         self.num_replaced = np.zeros(num_envs, np.int64)
@@ -196,6 +198,8 @@ class PaddedForm:
                     self._open[name][obs.env_id] = mask
             if answered:
                 self._num_actors[name][obs.env_id] = actors.size1()
+                if space.after and space.num_choices:
+                    self._shown |= {i: (obs, row) for row, i in enumerate(obs.env_id.tolist())}
         info: Frames = {"env_id": obs.env_id, "elapsed_step": obs.elapsed_step}
         if answered:
             self._shift[obs.env_id] = shift
@@ -228,8 +232,22 @@ class PaddedForm:
             given, ids = {name: values[keep] for name, values in given.items()}, ids[keep]
         replaced = np.zeros(len(self.num_replaced), np.int64)
         pooled = {name: self._read(name, values, ids, replaced) for name, values in given.items()}
+        if self._shown and len(ids):
+            self._reopen(pooled, ids, replaced)
         self.num_replaced[ids] = replaced[ids]
         return pooled
+
+    def _reopen(self, pooled: Mapping[str, VecAction], ids: NDArray[np.int64], replaced: NDArray[np.int64]) -> None:
+        """Replace choices that earlier choices close, in place, by the next open ones; adds to the (N,) numbers `replaced`."""
+        spaces, frames = self._spec.action_space, [self._shown[i] for i in ids.tolist()]
+        masks = VecObs.cat([obs.gather(np.array([row])) for obs, row in frames]).action_masks
+        for name in decision_order(spaces):
+            offered, picked = narrowed(name, spaces, masks, pooled), pooled[name].values
+            if offered is not masks[name] and offered.mask is not None:
+                is_open = offered.mask.values
+                closed = np.flatnonzero(~is_open[np.arange(len(picked)), picked[:, 0]])
+                picked[closed, 0] = _next_open(picked[closed, 0], is_open[closed].view(np.int8))
+                np.add.at(replaced, np.repeat(ids, pooled[name].size1())[closed], 1)
 
     def _padded(
         self, name: str, values: NDArray[Any], offsets: NDArray[np.int64], most: int, fill: int = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -24,6 +24,9 @@ from entity_gym.pools.source import EnvSource
 from entity_gym.spaces import Feature, ObsSpace
 
 Types = str | Sequence[str] | None
+After = str | Sequence[str]
+Tables = Mapping[str, Sequence[Sequence[bool]]]
+NO_TABLES: Tables = MappingProxyType({})
 Value = int | float | bool
 
 
@@ -67,6 +70,7 @@ class Action:
         max_actors: the most actors that `observe` lists.
         actees, max_actees: likewise, the entities that may be selected.
         masked: whether `observe` can close choices.
+        masked_after: whether `observe` can close choices after the entity that an earlier action has selected.
     """
 
     space: ActionSpace
@@ -75,6 +79,7 @@ class Action:
     actees: Types = None
     max_actees: int | None = None
     masked: bool = False
+    masked_after: bool = False
 
     def __post_init__(self) -> None:
         owner = type(self.space).__name__.removesuffix("ActionSpace")
@@ -97,7 +102,13 @@ class Action:
 
 
 def Categorical(
-    choices: Sequence[str], actors: Types = None, max_actors: int | None = None, masked: bool = False
+    choices: Sequence[str],
+    actors: Types = None,
+    max_actors: int | None = None,
+    masked: bool = False,
+    after: After = (),
+    allowed: Tables = NO_TABLES,
+    masked_after: bool = False,
 ) -> Action:
     """Declare an action with which every actor picks one of `choices`.
 
@@ -106,18 +117,27 @@ def Categorical(
         actors: entity types whose every entity acts; the engine fills them in.
         max_actors: instead of `actors`: the most that `observe` writes into `obs.<Action>.actors`.
         masked: whether `obs.<Action>.mask[j, c]` can close choices.
+        after: as in `entity_gym.ActionSpace`.
+        allowed: as in `entity_gym.ActionSpace`.
+        masked_after: whether `obs.<Action>.mask_after[j, k, c]` can close choice c to an actor that has selected actee k, by its
+            place in the list of the select-entity action in `after`.
     """
-    return Action(CategoricalActionSpace(choices), actors, max_actors, masked=masked)
+    space = CategoricalActionSpace(choices, after=after, allowed=allowed)
+    return Action(space, actors, max_actors, masked=masked, masked_after=masked_after)
 
 
-def GlobalCategorical(choices: Sequence[str], masked: bool = False) -> Action:
+def GlobalCategorical(
+    choices: Sequence[str], masked: bool = False, after: After = (), allowed: Tables = NO_TABLES
+) -> Action:
     """Declare an action with which the environment as a whole picks one of `choices`.
 
     Args:
         choices: their names.
         masked: whether `obs.<Action>.mask[0, c]` can close choices.
+        after: as in `entity_gym.ActionSpace`.
+        allowed: as in `entity_gym.ActionSpace`.
     """
-    return Action(GlobalCategoricalActionSpace(choices), masked=masked)
+    return Action(GlobalCategoricalActionSpace(choices, after=after, allowed=allowed), masked=masked)
 
 
 def SelectEntity(
@@ -128,6 +148,7 @@ def SelectEntity(
     masked: bool = False,
     exclude_self: bool = False,
     nobody: bool = False,
+    after: After = (),
 ) -> Action:
     """Declare an action with which every actor picks an entity.
 
@@ -140,8 +161,11 @@ def SelectEntity(
         exclude_self: an actor may not pick itself, whatever the mask says.
         nobody: every actor may pick nobody at all times. In `step`, `act.<Action>[j]` is then -1, as it is for an actor to
             whom no entity is open.
+        after: as in `entity_gym.ActionSpace`.
     """
-    return Action(SelectEntityActionSpace(exclude_self, nobody), actors, max_actors, actees, max_actees, masked)
+    return Action(
+        SelectEntityActionSpace(exclude_self, nobody, after=after), actors, max_actors, actees, max_actees, masked
+    )
 
 
 def Continuous(
@@ -150,6 +174,7 @@ def Continuous(
     names: Sequence[str] | None = None,
     actors: Types = None,
     max_actors: int | None = None,
+    after: After = (),
 ) -> Action:
     """Declare an action with which every actor picks n real numbers: in `step`, number `k` of actor `j` is `act.<Action>[j, k]`.
 
@@ -161,8 +186,9 @@ def Continuous(
         names: as in `entity_gym.ContinuousActionSpace`.
         actors: as in `Categorical`.
         max_actors: as in `Categorical`.
+        after: as in `Categorical`.
     """
-    return Action(ContinuousActionSpace(low, high, names), actors, max_actors)
+    return Action(ContinuousActionSpace(low, high, names, after=after), actors, max_actors)
 
 
 class Description(EnvSource):

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from entity_gym.actions import ActionSpace, SelectEntityActionSpace
+from entity_gym.actions.chains import decision_order, selection_before
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.compiled.declare import Action, Description, Entity
 from entity_gym.errors import nearest
@@ -43,6 +44,7 @@ class Kind(Enum):
     ACTORS = "actors"  # of an action: entity indices
     ACTEES = "actees"
     MASK = "mask"
+    MASK_AFTER = "maskafter"
     OUTCOME = ""  # of the last step; every environment has the same
     INFO = "info"
     METRIC = "metric"
@@ -128,6 +130,7 @@ class ActionPlan:
         space: its kind.
         lists: the actors, and where they select entities the actees.
         mask: the mask, which `observe` writes, or the engine; None where nothing can be closed.
+        mask_after: the mask after a selection, which `observe` writes; None where there is none.
         written: the parts of `obs.<Action>` that `observe` writes.
     """
 
@@ -136,15 +139,17 @@ class ActionPlan:
     space: ActionSpace
     lists: tuple[Listed, ...]
     mask: Slot | None
+    mask_after: Slot | None
     written: Mapping[str, Slot]
 
     @staticmethod
-    def of(where: str, name: str, action: Action, entities: Mapping[str, Entity]) -> ActionPlan:
-        """Plan the action called `name` in a world with these entity types.
+    def of(where: str, name: str, actions: Mapping[str, Action], entities: Mapping[str, Entity]) -> ActionPlan:
+        """Plan the action called `name` in a world with these actions and entity types.
 
         Raises:
-            ValueError: beginning with `where`, for an unknown entity type.
+            ValueError: beginning with `where`, for an unknown entity type, or a mask after no selection.
         """
+        action = actions[name]
         attribute, space = safe_name(name), action.space
         lists = []
         for role in action.roles or ("actors",):
@@ -174,19 +179,31 @@ class ActionPlan:
             mask = Slot(Kind.MASK, attribute, BOOL, (most, num), attribute, (num,), "copy_choices", (str(num),))
         if action.masked and mask is not None:
             written["mask"] = mask
-        return ActionPlan(name, attribute, space, tuple(lists), mask, written)
+        mask_after = None
+        if action.masked_after:
+            earlier = selection_before(name, {each: declared.space for each, declared in actions.items()})
+            if earlier is None:
+                raise ValueError(
+                    f"{where}: masked_after needs one select-entity action in after, which is {list(space.after)}"
+                )
+            actees = ActionPlan.of(where, earlier, actions, entities).lists[1]
+            shape, options = (most, actees.max, len(space.labels)), (str(len(space.labels)),)
+            counts = attribute, actees.count
+            mask_after = Slot(Kind.MASK_AFTER, attribute, BOOL, shape, counts, shape[2:], "copy_after", options)
+            written["mask_after"] = mask_after
+        return ActionPlan(name, attribute, space, tuple(lists), mask, mask_after, written)
 
     @property
     def slots(self) -> list[Slot]:
         """Return the arrays of the action that have a row for each slot."""
-        return [*(listed.slot for listed in self.lists), *((self.mask,) if self.mask else ())]
+        return [*(listed.slot for listed in self.lists), *filter(None, (self.mask, self.mask_after))]
 
     def before(self) -> Iterator[str]:
         """Before `observe`: everybody acts, and everything is open."""
         for listed in self.lists:
             yield f"n.{listed.count} = {'0' if listed.ranges is None else 'EVERYBODY'}"
-        if self.mask is not None:
-            yield f"a.{self.mask.name}[i] = True"  # as ordinary Python a loop would take longer than the rest of a step
+        for mask in filter(None, (self.mask, self.mask_after)):
+            yield f"a.{mask.name}[i] = True"  # as ordinary Python a loop would take longer than the rest of a step
 
     def after(self, columns: Sequence[str], number: int) -> Iterator[str]:
         """After `observe`: fill in what is declared, check what was written."""
@@ -289,10 +306,11 @@ def layout_of(env: type[Description]) -> Layout:
         raise ValueError(f"{name} declares neither entities nor actions: there is nothing to see or to do")
     entity_names, action_names = _attributes(name, "entities", env.entities), _attributes(name, "actions", env.actions)
     actions = tuple(
-        ActionPlan.of(f"{name}: action {original!r}", original, env.actions[original], env.entities)
+        ActionPlan.of(f"{name}: action {original!r}", original, env.actions, env.entities)
         for original in action_names.values()
     )
     obs_space, action_space = env.obs_space(), env.action_space()  # check names and choices
+    decision_order(action_space)
     counts = [*entity_names, *action_names, *(listed.count for action in actions for listed in action.lists[1:])]
     for count in counts:
         if counts.count(count) > 1:

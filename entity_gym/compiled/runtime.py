@@ -248,6 +248,23 @@ def copy_choices(
 
 
 @inlined
+def copy_after(
+    ids: Any, lengths: Any, actors: int, actees: int, offsets: Any, slots: Any, out: Any, width: int, lo: int, hi: int
+) -> bool:
+    """Copy masks of choices after a selection, actor by actor; `actors` and `actees` are columns of `lengths`."""
+    if offsets[hi] > offsets[lo]:
+        for j in range(lo, hi):
+            i = ids[j]
+            to = offsets[j]
+            for k in range(lengths[i, actors]):
+                for e in range(lengths[i, actees]):
+                    for c in range(width):
+                        out[to, c] = slots[i, k, e, c]
+                    to += 1
+    return True
+
+
+@inlined
 def copy_pairs(
     ids: Any,
     lengths: Any,

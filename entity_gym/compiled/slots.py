@@ -17,6 +17,7 @@ from typing import Any, ClassVar, NamedTuple, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions.chains import check_open_after
 from entity_gym.batch.batching import check_features
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import PLAYER_REWARD, TARGET, Metric, VecAction, VecActionMask, VecObs
@@ -38,6 +39,7 @@ _ALIGNMENT = 64  # bytes, a cache line
 _MOST_BLOCKS = 8
 
 #: Slots that `observe` writes; the last observations of episodes have their own.
+_OFFERED = (Kind.ACTORS, Kind.ACTEES, Kind.MASK, Kind.MASK_AFTER)
 _SHOWN = tuple(kind for kind in Kind if kind not in (Kind.OUTCOME, Kind.INFO, Kind.METRIC, Kind.PENDING))
 
 
@@ -215,9 +217,10 @@ class CompiledSlots(EnvSlots):
         self._visible = [(names[slot.owner], place[slot.kind, slot.owner]) for slot in layout.of_kind(Kind.VISIBLE)]
         self._ids = [(names[slot.owner], place[slot.kind, slot.owner]) for slot in layout.of_kind(Kind.IDS)]
         self._masks: list[tuple[Any, ...]] = [
-            (action.name, *(place.get((kind, action.attribute), -1) for kind in (Kind.ACTORS, Kind.ACTEES, Kind.MASK)))
-            for action in layout.actions
+            (action.name, *(place.get((kind, action.attribute), -1) for kind in _OFFERED)) for action in layout.actions
         ]
+        # Whether earlier choices close later ones, which compiled code does not check.
+        self._closes = any(action.space.allowed or action.mask_after for action in layout.actions)
         self._info = {name: slots[f"info_{name}"] for name in layout.env.info}
         self._metrics = {name: slots[f"metric_{name}"] for name in layout.env.metrics}
         self._make_room(0, [0] * len(columns))
@@ -268,10 +271,10 @@ class CompiledSlots(EnvSlots):
         arrays = self._arrays_of(actions, len(ids))
         if arrays is not None:
             report = self._run(self._callers[0], CHECK, ids, arrays)
-            if report[runtime.FAULT] == runtime.NO_FAULT:
+            if report[runtime.FAULT] == runtime.NO_FAULT and not self._closes:
                 return
         super().check(actions, ids, self._collect(ids))
-        raise AssertionError(f"actions {actions!r:.200} were refused, though they were offered")
+        assert self._closes, f"actions {actions!r:.200} were refused, though they were offered"
 
     def step(self, actions: Mapping[str, VecAction], ids: EnvIds, lo: int, hi: int, worker: int = 0) -> None:
         arrays = self._arrays_of(actions, len(ids))
@@ -280,7 +283,7 @@ class CompiledSlots(EnvSlots):
 
     def act(self, actions: Mapping[str, VecAction], ids: EnvIds) -> VecObs | None:
         arrays = self._arrays_of(actions, len(ids))
-        if arrays is None:
+        if arrays is None or self._closes:
             return None
         block = self._take_block(len(ids))
         caller = self._callers[0]
@@ -522,11 +525,13 @@ class CompiledSlots(EnvSlots):
         features = {name: buffers[place] for name, place in self._features}
         masks = {}
         buffers.append(None)  # at -1, where an action has no actees or mask
-        for name, actors, actees, mask in self._masks:
+        for name, actors, actees, mask, mask_after in self._masks:
             is_open = buffers[mask]
             if is_open is not None and not len(is_open.values):
                 is_open = None
-            masks[name] = VecActionMask(buffers[actors], buffers[actees], is_open)
+            masks[name] = VecActionMask(buffers[actors], buffers[actees], is_open, buffers[mask_after])
+        if self._closes:
+            check_open_after(masks, self.action_space, lambda k: self.where(int(ids[k])))
         everyone = ids is self._everyone
         if not everyone and num_ids == self._num_envs and (np.diff(ids) == 1).all():
             self._everyone, everyone = ids, True

@@ -26,7 +26,8 @@ class CartPole(CompiledEnvironment):
     """Balance a pole that is hinged to a cart, by pushing the cart left or right. The same dynamics as Gymnasium's.
 
     **Observation.** One `Cart` [position, velocity, angle, angular_velocity], in metres, radians and seconds; the angle
-    is 0 for an upright pole and grows to the right. Each starts uniformly in -0.05 <= value < 0.05.
+    is 0 for an upright pole and grows to the right. Each starts uniformly in -0.05 <= value < 0.05. With `show_velocities`
+    false both velocities are shown as 0; a policy must find them from earlier observations.
 
     **Actions.** `Push`: left (0) or right (1), with 10 newtons for one step of 0.02 seconds.
 
@@ -46,10 +47,15 @@ class CartPole(CompiledEnvironment):
 
     **Best score.** `max_steps`: pushing to the side to which the pole falls, by angle + angular velocity, balances for
     longer. Solved at a mean of 475, or 195 for CartPole-v0 (`reward_threshold`).
+
+    Args:
+        show_velocities: whether the two velocities are observed.
+        max_steps: steps after which an episode is truncated; None for no limit.
     """
 
-    entities = {"Cart": Entity(["position", "velocity", "angle", "angular_velocity"], max=1)}
+    entities = {"Cart": Entity(["position", "velocity", "angle", "angular_velocity"], max=1, ids=True)}
     actions = {"Push": Categorical(["left", "right"], actors="Cart")}
+    parameters = {"show_velocities": True}
     max_steps = 500
     reward_threshold = 475.0
     state = [
@@ -92,9 +98,10 @@ class CartPole(CompiledEnvironment):
     def observe(s: Any, obs: Any) -> None:
         obs.n.Cart = 1
         obs.Cart[0, 0] = s.position
-        obs.Cart[0, 1] = s.velocity
+        obs.Cart[0, 1] = s.velocity if s.show_velocities else 0.0
         obs.Cart[0, 2] = s.angle
-        obs.Cart[0, 3] = s.angular_velocity
+        obs.Cart[0, 3] = s.angular_velocity if s.show_velocities else 0.0
+        obs.ids.Cart[0] = 0
 
 
 class CartPoleV0(CartPole):

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions import ContinuousActionSpace
+from entity_gym.actions.choices import check_actions
 from entity_gym.actions.select_entity import NOBODY
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecAction, VecObs
@@ -222,6 +223,10 @@ class Game:
                 values.append(choices[column] if is_valid else NOBODY)
             array = np.array(values, space.dtype).reshape(-1, space.width)
             actions[name] = RaggedBuffer.from_flattened(array, [len(array)])
+        try:  # what earlier choices close, too
+            check_actions(actions, masks, self._pool.action_space(), lambda _: "this position")
+        except ValueError as error:
+            raise NotAllowedError(str(error)) from None
         return actions
 
 

@@ -139,9 +139,9 @@ def _ids_of(obs: VecObs) -> dict[str, list[EntityID]]:
 def _mask(space: ActionSpace, offered: VecActionMask, ids: list[EntityID]) -> ActionMask:
     """Return how an `Observation` offers the action."""
     columns = len(offered.actees.values) if offered.actees is not None else len(space.labels)
-    num_actors, after = len(offered.actors.values), offered.mask_after
-    if after is not None:
-        after = after.values.reshape(num_actors, -1, columns) if len(after.values) else None
+    num_actors, after = len(offered.actors.values), None
+    if offered.mask_after is not None and len(offered.mask_after.values):
+        after = offered.mask_after.values.reshape(num_actors, -1, columns)
     parts = {
         "actor_ids": None if space.is_global else [ids[index] for index in offered.actors.values[:, 0].tolist()],
         "actee_ids": None if offered.actees is None else [ids[index] for index in offered.actees.values[:, 0].tolist()],

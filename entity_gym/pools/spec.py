@@ -142,7 +142,8 @@ class EnvSpec:
             shown = f"{space.kind}, {low} to {'?' if high is None else high}"
             shown += f" ({', '.join(space.labels)})" if space.labels else ""
             actors = "any number of actors" if self.actions[name] is None else f"at most {self.actions[name]} actor(s)"
-            lines.append(f"    {name}: {shown}, {actors}{', masked' if name in self.closable else ''}")
+            after = f", after {', '.join(space.after)}" if space.after else ""
+            lines.append(f"    {name}: {shown}, {actors}{', masked' if name in self.closable else ''}{after}")
         return "\n".join(lines)
 
 
@@ -173,7 +174,11 @@ def spec_of(config: PoolConfig, pool: VecEnv | None = None) -> EnvSpec:
     closable = [
         name
         for name, space in action_space.items()
-        if space.selects or (space.discrete and getattr(source.actions.get(name), "masked", True))
+        if space.selects
+        or space.allowed
+        or (
+            space.discrete and any(getattr(source.actions.get(name), each, True) for each in ("masked", "masked_after"))
+        )
     ]
     return EnvSpec(config, obs_space, action_space, entities, actions, closable)
 

@@ -5,15 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import platform
-from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
-from types import MappingProxyType
 
 import torch
 from torch import Tensor
 
-from entity_gym.actions import ActionSpace
 from rogue_net.config import RogueNetConfig
 
 log = logging.getLogger(__name__)
@@ -23,15 +20,12 @@ NET_OF_PROGRAM = {"dropout": 0.0, "pooling": "none", "precision": "fp32"}
 RELPOS_OF_PROGRAM = {"key_projection": False, "value_projection": False, "value_gate": "relu"}
 
 
-def uses_program(
-    config: RogueNetConfig, weight: Tensor, action_space: Mapping[str, ActionSpace] = MappingProxyType({})
-) -> bool:
+def uses_program(config: RogueNetConfig, weight: Tensor) -> bool:
     """True if the compiled program computes a network. Where `auto` falls back on modules on a CPU, a line says why, once.
 
     Args:
         config: of the network.
         weight: one of its weights, of which device and dtype matter.
-        action_space: its actions by name.
 
     Raises:
         ValueError: `net.backend=fused` or the precision cannot be.
@@ -40,7 +34,7 @@ def uses_program(
         raise ValueError(problem)
     if config.backend == "reference":
         return False
-    reason = why_no_program(config, weight, action_space)
+    reason = why_no_program(config, weight)
     if reason is not None and config.backend == "fused":
         raise ValueError(f"net.backend=fused cannot be: {reason}; allowed: reference, auto")
     if reason is not None and weight.device.type == "cpu":
@@ -48,15 +42,12 @@ def uses_program(
     return reason is None
 
 
-def why_no_program(
-    config: RogueNetConfig, weight: Tensor, action_space: Mapping[str, ActionSpace] = MappingProxyType({})
-) -> str | None:
+def why_no_program(config: RogueNetConfig, weight: Tensor) -> str | None:
     """The first reason why the program cannot compute a network; None if it can.
 
     Args:
         config: of the network.
         weight: one of its weights, of which device and dtype matter.
-        action_space: its actions by name.
     """
     width = config.d_model // config.n_head
     if width % 8 != 0:

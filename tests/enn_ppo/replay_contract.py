@@ -55,6 +55,8 @@ def check_view(replay: dict[str, Any], view: dict[str, Any], is_last: bool) -> N
         check_decision(replay["actions"][name], decision, num_entities)
     if view["attention"] is not None:
         weights_of(replay, view, num_entities)
+    memory = view.get("memory", [])
+    assert len(memory) <= num_entities and all(share is None or 0 <= share <= 1 for share in memory)
 
 
 def check_decision(space: dict[str, Any], decision: dict[str, Any], num_entities: int) -> None:

@@ -49,6 +49,21 @@ def test_dm_env_worlds_are_trained() -> None:
     assert load_checkpoint(Path("a")).step == 64
 
 
+@pytest.mark.parametrize(
+    ("api", "env_id"),
+    [
+        ("gymnasium", "CartPole-v1"),
+        ("dm_env", "tests.entity_gym.bridges.test_dm_in:Walk"),
+        ("pettingzoo", "tests.entity_gym.bridges.herds:Herd"),
+    ],
+)
+def test_the_agents_of_other_libraries_can_remember(api: str, env_id: str) -> None:
+    pytest.importorskip(api)
+    assert run_train(train, [*TINY, f"env={api}", f"env.id={env_id}", "net.memory=entity"]) == 0
+    (states,) = load_checkpoint(Path("a")).trainer["collector"]["policies"]
+    assert len(states["keys"]) == 4 and bool((states["known"]["hidden"][0] != 0).any())
+
+
 def test_options_of_reset_can_be_drawn_anew_by_every_episode() -> None:
     arguments = [*TINY, "env=gymnasium", f"env.id={LINE}", "env.kwargs.limit=1", "env.info.place=[20,20]"]
     assert run_train(train, arguments) == 0

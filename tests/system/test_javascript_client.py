@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import subprocess
@@ -16,6 +17,7 @@ from enn_ppo.train import train
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.bridges.remote import ProgramError, ProgramWorlds
 from entity_gym.pools.pool import ThreadedVecEnv
+from tests.enn_ppo.memory_worlds import remembering
 from tests.enn_ppo.served import Running
 
 NODE = shutil.which("node")
@@ -142,3 +144,30 @@ policy.close();
     with Running(orchard, token="correct horse battery staple") as server:
         asked = subprocess.run(["node", str(file), str(server.port)], capture_output=True, text=True, timeout=60)
     assert asked.stdout.splitlines() == ["the policy server says: the token is missing or wrong", "1"]
+
+
+def test_a_policy_remembers_by_connection_until_the_client_says_that_an_episode_begins(tmp_path: Path) -> None:
+    train(remembering(tmp_path / "run"))
+    script = f"""
+import {{ connectPolicy }} from "{CLIENT / "entity_gym.mjs"}";
+const port = Number(process.argv[2]);
+const [one, other] = [await connectPolicy({{ port }}), await connectPolicy({{ port }})];
+const observation = {{
+  features: {{ Shell: [[1, 0], [0, 1]], Table: [[1]] }}, global_features: [1], ids: {{ Shell: [7, 8] }},
+  actions: {{ Say: {{ actor_types: ["Shell"] }} }},
+}};
+const ask = async (client, options) => (await client.act(observation, {{ value: true, ...options }})).value;
+const values = [];
+for (const [client, options] of [[one], [one], [other], [one, {{ begins: true }}], [one], [other]]) {{
+  values.push(await ask(client, options));
+}}
+console.log(JSON.stringify(values));
+one.close();
+other.close();
+"""
+    file = tmp_path / "asks.mjs"
+    file.write_text(script, encoding="utf-8")
+    with Running(load_checkpoint(tmp_path / "run")) as server:
+        asked = subprocess.run(["node", str(file), str(server.port)], capture_output=True, text=True, timeout=60)
+    first, second, *others = json.loads(asked.stdout)
+    assert first != second and others == [first, first, second, second]

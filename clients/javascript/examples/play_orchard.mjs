@@ -15,6 +15,7 @@ function fail(reason) {
   process.exit(2);
 }
 
+// Games share a connection. A policy that remembers needs one for each game, and { begins: true } where an episode begins.
 async function play(seed) {
   const world = new Orchard();
   let observation = world.reset(seed);

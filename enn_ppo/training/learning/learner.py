@@ -20,7 +20,9 @@ from enn_ppo.settings.learning import OptimConfig, PPOConfig, PPOSettings
 from enn_ppo.training.learning.actor_critic import ActorCritic
 from enn_ppo.training.learning.moments import update_normalization
 from enn_ppo.training.learning.return_scale import ReturnScale
+from enn_ppo.training.learning.teacher import Teacher
 from enn_ppo.training.learning.vtrace import recompute_log_probs, vtrace
+from enn_ppo.training.policy_states import PolicyStates
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.tracking.metrics import Played, merge_played, summarize
@@ -58,6 +60,7 @@ class LearnerState(NamedTuple):
     value_net: dict[str, torch.Tensor] | None
     optimizer: dict[str, Any]
     scale: dict[str, Any] | None
+    teacher: list[Any]  # what the teacher remembers of each rank's environments
 
 
 class Learner:
@@ -70,12 +73,14 @@ class Learner:
         ppo: settings of the loss and of the normalization.
         action_space: action -> its space.
         terms: of the loss, in addition to PPO's.
+        teacher: whose logits `TeacherLoss` needs.
         seed: of the run.
         num_players: players of each environment that this policy plays; a rollout has a column for each.
         ranks: the processes that train together, each on rollouts of the same size.
 
     Attributes:
         loss: `ppo_loss` with the additional terms.
+        teacher: None if there is none.
     """
 
     def __init__(
@@ -86,6 +91,7 @@ class Learner:
         ppo: PPOConfig,
         action_space: Mapping[str, ActionSpace],
         terms: Sequence[Term] = (),
+        teacher: Teacher | None = None,
         *,
         seed: int,
         num_players: int = 1,
@@ -98,6 +104,7 @@ class Learner:
         self.return_scale = ReturnScale() if ppo.normalize == "returns" else None
         self._action_space = action_space
         self.loss: Loss = partial(ppo_loss, terms=terms)
+        self.teacher = teacher
         self._compiled: CompiledPPO | None = None
         if can_be_compiled(self.model, terms):
             from enn_ppo.training.learning.compiled import CompiledPPO  # the compiler is needed by those who use it
@@ -130,6 +137,8 @@ class Learner:
             frames = rollout.frames
             rollout = replace(rollout, frames=replace(frames, values=head.mean.expand_as(frames.values)))
         samples = Samples.of(rollout, advantages)
+        if self.teacher and (scheduled.ppo.teacher_kl != 0 or self.teacher.net.remembers):
+            samples = replace(samples, teacher=self.teacher.logits(rollout))
         options: dict[str, Any] = {
             "generator": self._shuffling, "loss": self.loss, "sequences": sequences, "ranks": self.ranks,
         }  # fmt: skip
@@ -234,6 +243,7 @@ class Learner:
             value_net=value_net.state_dict() if value_net else None,
             optimizer=self.optimizer.state_dict(),
             scale=scale.state() if scale else None,
+            teacher=self.ranks.gather_objects(self.teacher and self.teacher.states.state()),
         )
 
     def restore(self, checkpoint: Checkpoint, env_name: str) -> LearnerNews:
@@ -260,6 +270,11 @@ class Learner:
                     f"checkpoint {checkpoint.path} is damaged: trainer['scale'] is not that of ppo.normalize={now}"
                 )
             scale.load_state(saved_scale)
+        if self.teacher and saved_config(checkpoint).ppo.teacher == self.ppo.teacher:
+            for state in checkpoint.trainer.get("teacher", []):
+                of_rank = PolicyStates()
+                of_rank.load_state(state, self.device)
+                self.teacher.states.update(of_rank)
         unmeasured = any(network.unmeasured for network in networks)
         return LearnerNews(tuple(news), networks[0].changed, unmeasured)
 
@@ -278,6 +293,8 @@ class Learner:
         """Initialise the input statistics of features that the restored checkpoint did not have, without training."""
         for network in self._transferred:
             network.measure(lambda net: update_normalization(net, rollout.frames.obs, self.ranks))
+        if self.teacher:
+            self.teacher.logits(rollout)  # it sees what it would have to remember
 
 
 class LearnerNews(NamedTuple):

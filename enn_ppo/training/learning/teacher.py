@@ -1,6 +1,7 @@
 """KL divergence from another policy, as a term of the loss (`ppo.teacher`, `ppo.teacher_kl`).
 
-p is the other policy and q the one that learns.
+p is the other policy and q the one that learns. A teacher does not learn, so its logits are computed once for each rollout: they
+are a column of `Samples`.
 
 Shapes: B frames, A actors, R rows of logits, C choices, n numbers.
 """
@@ -16,37 +17,82 @@ from torch import Tensor
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import load_net
 from enn_ppo.ppo import Samples, Stats
+from enn_ppo.rollout import Rollout
 from enn_ppo.settings.learning import PPOSettings
+from enn_ppo.training.frames import cat_columns
+from enn_ppo.training.policy_states import PolicyStates
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.saving import spaces_difference, spaces_to_dict
 from entity_gym.spaces import ObsSpace
 from rogue_net import Evaluation, RaggedTensor, RogueNet
+from rogue_net.batch.ragged import Cat
 from rogue_net.heads.distributions import LOWEST
+
+#: Frames that a teacher that does not remember evaluates at a time, to bound the memory of their activations.
+FRAMES_AT_ONCE = 4096
+
+
+class Teacher:
+    """A policy that does not learn. It remembers what it has seen of every episode, from one rollout to the next.
+
+    Args:
+        net: with the spaces and the device of the policy that learns; not changed.
+
+    Attributes:
+        states: after the last rollout.
+    """
+
+    def __init__(self, net: RogueNet) -> None:
+        self.net = net.eval().requires_grad_(False)
+        self.states = PolicyStates()
+
+    @torch.no_grad()
+    def logits(self, rollout: Rollout) -> dict[str, RaggedTensor]:
+        """Action -> B sequences of its logits in the frames of a rollout, as `ActResult.logits`.
+
+        A teacher that remembers must see every rollout of the environments, one after the other.
+        """
+        num_frames, num_envs = len(rollout.frames), rollout.num_envs
+        size = num_envs if self.net.remembers else FRAMES_AT_ONCE
+        sizes = [min(size, num_frames - first) for first in range(0, num_frames, size)]
+        known, found = None, []
+        env_ids, begins = (each.cpu().numpy() for each in (rollout.frames.env_id, rollout.frames.step == 0))
+        for number, part in enumerate(rollout.frames.split(sizes)):
+            step = slice(number * size, (number + 1) * size)
+            if self.net.remembers:
+                known = self.states.recall(env_ids[step], begins[step])
+            readout = self.net.readout(part.obs, known)
+            self.states = PolicyStates()  # of the rollout's environments alone
+            self.states.keep(env_ids[step], readout.state)
+            found.append(self.net.ragged_logits(readout, self.net.decide(readout, part.actions)))
+        logits: dict[str, RaggedTensor] = cat_columns(found, Cat())
+        return logits
 
 
 class TeacherLoss:
     """c_T KL(teacher || policy), with the policy loss's weights of units; a term of `enn_ppo.ppo.ppo_loss`.
 
+    Of chained actions, it is the divergence after the earlier choices that were sampled.
+
     Args:
-        teacher: a network with the policy's spaces and device; not changed.
+        action_space: of both policies.
     """
 
-    def __init__(self, teacher: RogueNet) -> None:
-        self._teacher = teacher.eval().requires_grad_(False)
+    def __init__(self, action_space: Mapping[str, ActionSpace]) -> None:
+        self._action_space = action_space
 
     def __call__(self, new: Evaluation, batch: Samples, settings: PPOSettings) -> tuple[Tensor, Stats]:
         """Returns the term, and `teacher_kl`, the divergence in nats; both are 0 if c_T is 0."""
         kl = new.values.new_zeros(())
         if settings.teacher_kl != 0:
-            logits = self._teacher.act(batch.obs, greedy=True, logits=True).logits  # greedy: nothing is sampled
-            assert logits is not None
-            kl = divergence(self._teacher.action_space, new.logits, logits, batch.weights)
+            assert batch.teacher is not None, "the learner has asked the teacher"
+            kl = divergence(self._action_space, new.logits, batch.teacher, batch.weights)
         return settings.teacher_kl * kl, {"teacher_kl": kl}
 
 
 def load_teacher(
     path: str, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], device: torch.device
-) -> TeacherLoss:
+) -> Teacher:
     """Load the teacher that `ppo.teacher` names.
 
     Raises:
@@ -59,7 +105,7 @@ def load_teacher(
     difference = spaces_difference(checkpoint.spaces, spaces_to_dict(obs_space, action_space))
     if difference:
         raise ValueError(f"ppo.teacher={path} was trained in another environment: {difference}")
-    return TeacherLoss(load_net(checkpoint, device=device))
+    return Teacher(load_net(checkpoint, device=device))
 
 
 def divergence(

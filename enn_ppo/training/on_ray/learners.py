@@ -48,13 +48,19 @@ class LearnerActor:
         """Make the networks. Returns their device, too.
 
         Raises:
-            ValueError: there is no such device.
+            ValueError: there is no such device, or a teacher that remembers would miss rollouts.
         """
         config = self._config
         torch.set_num_threads(config.num_threads or 1)
         set_determinism(config.torch_deterministic)
         model = make_model(config.net, config.value_net, spaces, config.seed).to(select_device(config.device))
         self._learner = make_learner(model, config.optim, config.ppo, seed=config.seed, num_players=self._num_players)
+        teacher = self._learner.teacher
+        if teacher and teacher.net.remembers and config.distributed.max_staleness:
+            raise ValueError(
+                f"ppo.teacher={config.ppo.teacher} has a memory, and must see all rollouts in their order: set "
+                f"distributed.max_staleness=0, got {config.distributed.max_staleness}"
+            )
         return self._learner.device, ship_weights(self._learner.model)
 
     def call(self, method: str, rollouts: Sequence[Any], *arguments: Any, **options: Any) -> tuple[Any, Weights]:

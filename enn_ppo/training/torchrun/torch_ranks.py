@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import pickle
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -120,11 +121,12 @@ class TorchRanks:
                 dist.all_gather_object(found, value)
                 return combine(found)
             if self.rank > 0:
-                self._pipes[0].send(value)
+                self._pipes[0].send_bytes(pickle.dumps(value))  # `send` would share the memory of tensors
                 return self._pipes[0].recv()
             result = combine([value, *(pipe.recv() for pipe in self._pipes)])
+            answer = pickle.dumps(result)
             for pipe in self._pipes:
-                pipe.send(result)
+                pipe.send_bytes(answer)
             return result
 
     def gather(self, values: Tensor) -> Tensor:

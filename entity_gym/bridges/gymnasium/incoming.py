@@ -442,9 +442,11 @@ class GymSlots(EnvSlots):
                 opened_rows = mask[acts].reshape(-1) if present is None else mask[present & acts[:, None]]
                 pairs = RaggedBuffer(opened_rows[:, None], offsets)
             masks[name] = VecActionMask(actors, RaggedBuffer(indices[:, None], offsets), pairs)
+        agent = features[self._entities.actor]  # the same one in the whole episode; who others are is not known
         return VecObs(
             features=features,
             action_masks=masks,
+            ids={self._entities.actor: RaggedBuffer(np.zeros((len(agent.values), 1), np.int64), agent.offsets)},
             reward=self._reward[ids],
             done=self._done[ids],
             truncated=self._truncated[ids],

@@ -217,7 +217,7 @@ def _named(given: Any, what: str, types: Mapping[str, type[Any]] = {}) -> str:  
     kind: Any = given.get("type")
     if types and (not isinstance(kind, str) or kind not in types):
         raise ProtocolError(f"{where}: the type is {kind!r:.200}; {nearest(kind, types)}")
-    known = ("type", "name", *types[kind].__dataclass_fields__) if types else given
+    known = ("type", "name", *(each.name for each in fields(types[kind]))) if types else given
     for part in given:
         if part not in known:
             raise ProtocolError(f"{where} has no part {part!r}; {nearest(part, known)}")

@@ -84,6 +84,9 @@ function checkView(replay, view, where) {
     expect(fits, `features of ${where} do not fit their type`);
     count += rows.length;
   }
+  const { memory } = view;
+  const isShare = (share) => share === null || (share >= 0 && share <= 1);
+  expect(memory == null || (Array.isArray(memory) && memory.length <= count && memory.every(isShare)), `memory of ${where} does not fit`);
   const isEntity = (number) => Number.isInteger(number) && number >= 0 && number < count;
   for (const [action, decision] of Object.entries(view.actions ?? {})) {
     expect(own(replay.actions, action), `${where} has an unknown action`);
@@ -127,6 +130,7 @@ function makeFrame(replay, view) {
     const values = view.globals ?? [];
     entities.push({ number: entities.length, type: GLOBAL, row: 0, key: GLOBAL, values, hidden: false });
   }
+  for (const entity of entities) entity.memory = view.memory?.[entity.number] ?? null;
   const byKey = new Map(entities.map((entity) => [entity.key, entity]));
   return { entities, byKey, decisions: decisionsByActor(view) };
 }

@@ -109,8 +109,11 @@ function makeFeature(row) {
 function noteOn(entity) {
   if (!state.selected) return 'Click an entity in the picture or in a table, or choose one here.';
   if (!entity) return 'The entity that was chosen is not there at this step.';
-  return entity.hidden ? 'Hidden from the policy; the value function sees it.' : '';
+  return entity.hidden ? 'Hidden from the policy; the value function sees it.' : memoryOf(entity);
 }
+
+// What the policy remembers of an entity has changed this much in the step; empty where it remembers nothing.
+const memoryOf = ({ memory }) => (memory === null ? '' : `Memory changed by ${percent(memory)}.`);
 
 // ---- The decision
 
@@ -244,7 +247,8 @@ function showTooltip(entity, event) {
   ));
   const more = entity.values.length > rows.length ? [element('p', { textContent: `and ${entity.values.length - rows.length} more` })] : [];
   const title = element('strong', {}, nameElement(entityName(entity)), entity.hidden ? ' (hidden from the policy)' : '');
-  place([title, element('table', {}, ...rows), ...more], event);
+  const memory = entity.memory === null ? [] : [element('p', { textContent: memoryOf(entity) })];
+  place([title, element('table', {}, ...rows), ...more, ...memory], event);
 }
 
 function showText(text, event) {

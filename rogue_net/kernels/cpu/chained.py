@@ -189,14 +189,13 @@ def _messages(lanes, kernels, net, batch, tile, number):  # type: ignore[no-unty
     if action.kind == CHOICES:
         made = ints_at(action.actions)
         for actor in range(start, end):
-            at = action.told + made[tile.actor_sources[actor]] * width
+            at = action.told + _chosen(action, made[tile.actor_sources[actor]]) * width
             for d in range(0, width, value(lanes)):
                 store(each.told, (actor - start) * width + d, load(lanes, net.parameters, at + d))
     elif action.kind == ENTITIES:
         made = ints_at(action.actions)
         for actor in range(start, end):
-            index = max(made[tile.actor_sources[actor]], 0)
-            each.selected[actor] = tile.offsets[tile.actor_frames[actor]] + index
+            each.selected[actor] = _token(tile, actor, made[tile.actor_sources[actor]])
         gather(lanes, tile.tokens, each.selected, start, end, tile.rows, width)
         invoke(kernels.product, BOUND, tile.rows, weight_of(net, action.told), each.told, end - start, width, width, 0)
         add_bias(each.told, bias_of(net, action.told), 0, end - start, width)
@@ -208,6 +207,19 @@ def _messages(lanes, kernels, net, batch, tile, number):  # type: ignore[no-unty
         depth = net.linears[action.told].inputs
         invoke(kernels.product, BOUND, inputs, weight_of(net, action.told), each.told, end - start, depth, width, 0)
         add_bias(each.told, bias_of(net, action.told), 0, end - start, width)
+
+
+@inline
+def _chosen(action, choice):  # type: ignore[no-untyped-def]
+    """A given choice, within those of the action: nothing else may be read."""
+    return min(max(choice, 0), action.choices - 1)
+
+
+@inline
+def _token(tile, actor, entity):  # type: ignore[no-untyped-def]
+    """The token of a given entity, within the actor's frame; for nobody any."""
+    frame = tile.actor_frames[actor]
+    return min(tile.offsets[frame] + max(entity, 0), tile.offsets[frame + 1] - 1)
 
 
 @inline
@@ -238,7 +250,7 @@ def _tell_backward(lanes, kernels, net, batch, tile, low, high, number, earlier,
     if action.kind == ENTITIES:
         made = ints_at(action.actions)
         for actor in range(start, end):
-            each.selected[actor] = tile.offsets[tile.actor_frames[actor]] + max(made[tile.actor_sources[actor]], 0)
+            each.selected[actor] = _token(tile, actor, made[tile.actor_sources[actor]])
         if number != earlier and not of_frames:
             for actor in range(start, end):
                 to = (actor - start) * width
@@ -272,7 +284,7 @@ def _tell_backward(lanes, kernels, net, batch, tile, low, high, number, earlier,
     if action.kind == CHOICES:
         made, direct = ints_at(action.actions), shifted(gradient, net.direct)
         for actor in range(start, end):
-            to = action.dtold + made[tile.actor_sources[actor]] * width
+            to = action.dtold + _chosen(action, made[tile.actor_sources[actor]]) * width
             add_row(lanes, direct, to, each.told, (actor - start) * width, width)
     elif action.kind == ENTITIES:
         made = ints_at(action.actions)
@@ -303,7 +315,7 @@ def _close(net, batch, tile, low, high, number):  # type: ignore[no-untyped-def]
             is_open[source + c] = own[source + c]
     for k in range(action.num_links):
         link = net.links[action.first_link + k]
-        if link.table == 0 and k != action.selection:
+        if link.table == 0 and (k != action.selection or action.after_offsets == 0):
             continue
         earlier = net.actions[link.earlier]
         made, table = ints_at(earlier.actions), flags_at(link.table)
@@ -316,7 +328,7 @@ def _close(net, batch, tile, low, high, number):  # type: ignore[no-untyped-def]
             chosen = made[tile.actor_sources[by]]
             if link.table != 0:
                 for c in range(choices):
-                    if table[chosen * choices + c] == 0:
+                    if table[_chosen(earlier, chosen) * choices + c] == 0:
                         is_open[source * choices + c] = 0
             elif chosen >= 0:
                 _close_after_selection(batch, tile, low, action, earlier, is_open, source, frame, chosen)

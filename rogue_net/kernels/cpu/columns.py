@@ -211,7 +211,9 @@ def columns_of(
         elif mask.mask is not None:
             _check_type(name, mask.mask.values, torch.bool)
             found["mask"] = mask.mask.values.expand(num_actors, plan.choices)
-        if plan.closes:  # the mask is written for each tile anew, once its earlier choices are known
+        if plan.closes or (
+            mask.mask_after is not None and plan.row.selection >= 0
+        ):  # the mask is written for each tile anew, once its earlier choices are known
             opened = found.get("mask", torch.ones(num_actors, plan.choices, dtype=torch.bool))
             found |= {"open": opened, "mask": torch.empty_like(opened, memory_format=torch.contiguous_format)}
         if mask.mask_after is not None and plan.row.selection >= 0:

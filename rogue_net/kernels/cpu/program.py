@@ -356,8 +356,7 @@ class Program:
         kind = tables.ENTITIES if selects else tables.CHOICES if space.discrete else tables.NUMBERS
         row = row._replace(kind=kind, is_global=space.is_global, **self._describe_chain(name, space, head))
         selection = selection_before(name, self.net.action_space) or ""
-        closes = bool(space.num_choices) and bool(space.allowed or selection)
-        return ActionPlan(row, 0 if selects else row.choices, space.discrete, closes, selection)
+        return ActionPlan(row, 0 if selects else row.choices, space.discrete, bool(space.allowed), selection)
 
     def _describe_chain(self, name: str, space: ActionSpace, head: Any) -> dict[str, int]:
         """The fields of a chained action, or of one that others are decided after."""

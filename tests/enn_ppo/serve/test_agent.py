@@ -12,7 +12,17 @@ import numpy as np
 import pytest
 import torch
 
-from enn_ppo import EnvConfig, EvalConfig, OptimConfig, PPOConfig, RolloutConfig, TrainConfig, evaluate, train
+from enn_ppo import (
+    EnvConfig,
+    EvalConfig,
+    OptimConfig,
+    PPOConfig,
+    RogueNetConfig,
+    RolloutConfig,
+    TrainConfig,
+    evaluate,
+    train,
+)
 from enn_ppo.checkpoints import load_checkpoint, save_policy
 from enn_ppo.checkpoints.policy import CPU, load_net
 from enn_ppo.eval.policy import fit
@@ -56,7 +66,21 @@ def seek(agent: Agent, config: Any, seed: int) -> None:
         agent.game_over(Obs(Turn, score=float(turn.value == apple.x)))
 
 
+class Eat(enum.Enum):
+    NO = 0
+    YES = 1
+
+
+def seek_and_eat(agent: Agent, config: Any, seed: int) -> None:
+    """Two decisions a game."""
+    while agent.act(Obs(Turn, score=0, entities=[Apple(1.0)], actors=[Me(0.0, False)])) is not None:
+        if agent.act(Obs(Eat, score=0, entities=[Apple(1.0)], actors=[Me(0.0, False)])) is None:
+            return
+        agent.game_over(Obs(Eat, score=1))
+
+
 env = TrainEnv(seek, [Me, Apple], [Turn])
+two = TrainEnv(seek_and_eat, [Me, Apple], [Turn, Eat])
 
 
 def config_for(run_dir: Path) -> TrainConfig:
@@ -281,3 +305,21 @@ def test_a_policy_that_was_trained_to_predict_targets_decides_without_them(tmp_p
     for observation in (door, {**door, "targets": {"steps": [0], "number": [8]}}):
         [answer] = served.decide([served.read(fitted, {"type": "act", "observation": observation})])
         assert answer["actions"] == {"wait": {"actors": ["door"], "choices": told.actions["wait"].actions.tolist()}}  # type: ignore[union-attr]
+
+
+def test_an_agent_remembers_its_game_whatever_it_decides_until_the_game_is_over(tmp_path: Path) -> None:
+    """Both actions of a program are steps of one episode."""
+    net = RogueNetConfig(d_model=16, n_layer=1, n_head=2, memory="entity")
+    train(tiny_config(tmp_path / "a", env=EnvConfig(id=f"{__name__}:two"), net=net, total_timesteps=64))
+    agent = load_agent(tmp_path / "a", greedy=True)
+
+    def asked(kind: type[enum.Enum]) -> Obs[Any]:
+        return Obs(kind, score=0, entities=[Apple(1.0)], actors=[Me(0.0, False)])
+
+    def values(*kinds: type[enum.Enum]) -> list[float]:
+        agent.game_over(asked(Turn))
+        return [agent.decide(asked(kind)).value for kind in kinds]
+
+    (turn,), (eat,) = values(Turn), values(Eat)
+    assert values(Turn) == [turn] and values(Eat) == [eat], "the game before is forgotten"
+    assert values(Turn, Turn)[1] != turn and values(Eat, Turn)[1] != turn

@@ -85,7 +85,7 @@ def test_actions_are_decided_as_declared_but_each_after_those_that_it_is_after()
     [
         ({MOVE: "mov"}, r"action 'move': after names the unknown action 'mov'; allowed: 'fire', 'actors'"),
         ({MOVE: MOVE}, r"action 'move': after names itself; allowed: 'fire', 'actors'"),
-        ({MOVE: FIRE, FIRE: [MOVE, "actors"]}, r"the actions 'fire', 'move' are decided after each other in a circle"),
+        ({MOVE: FIRE, FIRE: [MOVE, "actors"]}, r"the actions 'fire', 'move' wait for each other: after makes a circle"),
         ({MOVE: "actors", "actors": ()}, r"action 'move': after names 'actors', the actors before; rename the action"),
     ],
 )
@@ -137,10 +137,12 @@ def test_two_tables_together_leave_something_open() -> None:
         "a": CategoricalActionSpace(["x", "y"]),
         "b": CategoricalActionSpace(["x", "y"]),
     }
+    both = {name: robots() for name in spaces}
     with pytest.raises(
-        ValueError, match=r"action 'do': allowed closes every choice after the choices \{'a': 0, 'b': 1\}"
+        ValueError, match=r"action 'do': every choice of entity 0 is closed after .* in action 'a' and 'b'; leave"
     ):
-        decision_order(spaces)
+        shown(frame(1, 0, **both), actions=spaces)
+    shown(frame(1, 0, **both | {"a": robots(mask=[[False, True]])}), actions=spaces)
 
 
 def test_spaces_travel_as_plain_values() -> None:

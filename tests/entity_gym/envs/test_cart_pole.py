@@ -56,6 +56,17 @@ def test_balancing_lasts_until_the_limit_and_scores_it(env: type[CartPole], limi
     assert seen[-1].truncated
 
 
+def test_hidden_velocities_are_shown_as_zero_and_change_nothing_else() -> None:
+    shown, hidden = started(CartPole, 3), started(CartPole(show_velocities=False), 3)
+    for k in range(20):
+        push = ("left", "right")[k % 2]
+        seen, told = act(shown, Push=push), act(hidden, Push=push)
+        [[position, velocity, angle, angular_velocity]] = rows(seen, "Cart")
+        assert velocity and angular_velocity
+        assert rows(told, "Cart") == [[position, 0, angle, 0]]
+        assert (told.ids, told.reward, told.done) == (seen.ids, seen.reward, seen.done)
+
+
 def test_starts_are_uniform_around_upright_rest() -> None:
     starts = np.array([state_of(env) for env in resets(CartPole, 1000)])
     assert -0.05 <= starts.min() < -0.049 and 0.049 < starts.max() < 0.05

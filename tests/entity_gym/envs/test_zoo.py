@@ -13,10 +13,13 @@ from entity_gym.compiled import CompiledEnvironment
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.envs.cart_pole import CartPole, CartPoleV0
 from entity_gym.envs.cherry_pick import CherryPick
+from entity_gym.envs.corridor import Corridor
 from entity_gym.envs.minefield import Minefield
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.multi_snake import MultiSnake
+from entity_gym.envs.pairs import Pairs
 from entity_gym.envs.pick_matching_balls import PickMatchingBalls
+from entity_gym.envs.shells import Shells
 from entity_gym.envs.skirmish import Skirmish
 from entity_gym.envs.toys import (
     Count,
@@ -36,9 +39,12 @@ from tests.entity_gym.compiled.comparing import meaning
 #: Every world, those with parameters in more than one form, and the most steps that an episode of it can have.
 ZOO: list[tuple[CompiledEnvironment, int]] = [
     (CartPole(), 500),
+    (CartPole(show_velocities=False), 500),
     (CartPoleV0(), 200),
     (CherryPick(), 16),
     (CherryPick(num_cherries=7), 3),
+    (Corridor(), 11),
+    (Corridor(length=1, num_ways=8), 2),
     (Count(), 1),
     (Count(masked_choices=2), 1),
     (FloorIsLava(), 1),
@@ -51,10 +57,13 @@ ZOO: list[tuple[CompiledEnvironment, int]] = [
     (MultiSnake(), 180),
     (MultiSnake(num_snakes=4, board_size=8, max_steps=40), 40),
     (NotHotdog(), 1),
+    (Pairs(), 1),
     (PickMatchingBalls(), 32),
     (PickMatchingBalls(randomize=True, one_hot=True, max_balls=10), 10),
     (RockPaperScissors(), 1),
     (RockPaperScissors(cheat=True), 1),
+    (Shells(), 9),
+    (Shells(min_shells=2, max_shells=16, num_shuffles=1), 2),
     (Skirmish(num_units=3, width=12.0, max_steps=40), 40),
     (Skirmish(opponent=0, num_units=3, continuous=True, width=12.0, max_steps=40), 40),
     (Skirmish(opponent=3, num_units=3, width=12.0), 100),
@@ -161,6 +170,8 @@ def test_parameters_outside_their_ranges_are_refused(env: type[CompiledEnvironme
             "have 260 body segments; there is room for 256, so max_snake_length may be 65",
         ),
         (MultiSnake, {"board_size": 4}, "max_snake_length=11, .* need 24 cells; the board of board_size=4 has 16"),
+        (Pairs, {"min_gates": 5}, "min_gates=5 is more than max_gates=4"),
+        (Shells, {"max_shells": 2}, "min_shells=3 is more than max_shells=2"),
         (Skirmish, {"num_obstacles": 3}, "num_obstacles=3; it must be even"),
     ],
 )

@@ -8,7 +8,18 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from enn_ppo import EnvConfig, OptimConfig, PPOConfig, RogueNetConfig, RolloutConfig, TrainConfig, evaluate, train
+from enn_ppo import (
+    EnvConfig,
+    EvalConfig,
+    OptimConfig,
+    PPOConfig,
+    RogueNetConfig,
+    RolloutConfig,
+    TrainConfig,
+    evaluate,
+    preset,
+    train,
+)
 from enn_ppo.settings.command_line.cli import run_eval, run_train
 from tests.enn_ppo.rows import rows_of
 from tests.enn_ppo.training.test_continuous_actions import Echo, EchoAndJudge, config_for
@@ -65,6 +76,31 @@ def test_every_actor_learns_to_say_the_number_that_it_hears(ratio: str, tmp_path
 def test_an_actor_learns_a_number_and_a_choice_at_once(tmp_path: Path) -> None:
     train(config_for(tmp_path / "a", total_timesteps=12_288), env=EchoAndJudge)
     assert np.mean([row["episodic_reward"] for row in rows_of(tmp_path / "a")[-5:]]) > 0.85  # hearing nothing: 0.55
+
+
+@pytest.mark.parametrize("memory", [True, False])
+@pytest.mark.parametrize(
+    ("env", "kind", "chance"), [("Corridor", "frame", 1 / 2), ("Shells", "entity", 0.2375), ("custom", "entity", 1 / 7)]
+)
+def test_with_memory_it_is_solved_and_without_it_is_chance(
+    env: str, kind: str, memory: bool, chance: float, tmp_path: Path
+) -> None:
+    """Chance is worked out in the docstrings of the worlds; `custom` is examples/matching_cards.py."""
+    world = ["env.id=examples.matching_cards:MatchingCards"] if env == "custom" else []
+    config = preset(
+        env,
+        *world,
+        f"net.memory={kind if memory else 'none'}",
+        total_timesteps=131_072,
+        run_dir=str(tmp_path / "a"),
+        device="cpu",
+    )
+    train(config)
+    result = evaluate(EvalConfig(checkpoint=str(tmp_path / "a"), episodes=1000)).estimates["episodic_reward"]
+    if memory:
+        assert result.mean >= 0.95
+    else:
+        assert result.mean == pytest.approx(chance, abs=0.07)  # 4 standard errors of 1,000 coins
 
 
 @pytest.mark.slow

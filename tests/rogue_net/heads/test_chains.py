@@ -375,6 +375,36 @@ def test_a_policy_trained_without_chains_goes_on_as_it_was_in_a_world_with_them(
         transfer(new, old)
 
 
+def test_a_chained_policy_goes_on_where_an_earlier_action_has_gained_a_choice_and_a_number() -> None:
+    old = make_net(WORLD, backend="reference")
+    table = [[True, False], [True, True], [True, True], [True, True]]
+    actions = {
+        **CHAINS,
+        MOVE: CategoricalActionSpace(["back", "right", "stay", "left"], after="actors"),
+        FIRE: CategoricalActionSpace(["no", "yes"], after=MOVE, allowed={MOVE: table}),
+        STEER: ContinuousActionSpace([-1, 0, -math.inf], [1, 1, math.inf], ["2", "0", "1"], after=[AIM, "actors"]),
+    }
+    torch.manual_seed(1)
+    new = RogueNet(RogueNetConfig(d_model=16, n_layer=2, d_qk=8, backend="reference"), SPACE, actions)
+    news = transfer(old, new).news
+    assert [line.split(":")[0] for line in news] == [
+        "number '2' of action 'steer' is new",
+        "action 'fire' has other combinations with earlier choices that are allowed",
+        "choice 'back' of action 'move' is new",
+    ]
+    told = [net.get_parameter(f"heads.{list(CHAINS).index(MOVE)}.told.weight") for net in (old, new)]
+    torch.testing.assert_close(told[1], torch.stack([told[0].mean(0), told[0][2], told[0][0], told[0][1]]))
+    # what a ship does given the moves of the others is as likely as it was, relative to the known choices
+    batch = to_batch([ships(3)], WORLD)
+    given = {name: each for name, each in old.act(batch, greedy=True).actions.items()}
+    same = {**given, MOVE: given[MOVE]._replace(values=torch.tensor([2, 3, 1])[given[MOVE].values])}
+    same[STEER] = given[STEER]._replace(values=torch.cat([torch.zeros(3, 1), given[STEER].values], dim=1))
+    before, after = old.evaluate(batch, given), new.evaluate(batch, same)
+    known = after.logits[MOVE][:, [2, 3, 1]].log_softmax(dim=1)
+    torch.testing.assert_close(known, before.logits[MOVE])
+    torch.testing.assert_close(after.log_probs[AIM].values, before.log_probs[AIM].values)
+
+
 def test_an_explanation_follows_the_actions_that_were_taken() -> None:
     net, batch = make_net(WORLD, backend="reference"), mixed()
     acted = net.act(batch, generator=frame_keys(batch), logits=True)

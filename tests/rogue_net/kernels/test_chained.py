@@ -69,7 +69,7 @@ def frames(draw: st.DrawFn, actions: dict[str, Any]) -> ObsBatch:
 def assert_near(found: Results, exact: Results) -> None:
     """What few actors do in small frames may nearly cancel, so gradients are measured by the largest of all."""
     for name, output in exact.outputs.items():
-        torch.testing.assert_close(found.outputs[name].double(), output, atol=2e-5, rtol=1e-4, msg=name)
+        torch.testing.assert_close(found.outputs[name].double(), output.double(), atol=2e-5, rtol=1e-4, msg=name)
     largest = max(1.0, *(float(each.abs().max()) for each in exact.gradients.values() if each.numel()))
     for name, gradient in exact.gradients.items():
         assert float((found.gradients[name].double() - gradient).abs().max()) < 1e-5 * largest, name
@@ -105,7 +105,7 @@ def test_acting(case: str, data: Any, seed: int, greedy: bool) -> None:
     actions = CASES[case]
     batch = data.draw(frames(actions))
     net = make_net(world(**actions), backend="fused", seed=seed)
-    reference, keys = as_modules(net), frame_keys(len(batch))
+    reference, keys = as_modules(net), frame_keys(batch)
     found = net.act(batch, greedy=greedy, generator=keys)
     assert list(found.actions) == list(actions)
     expected = reference.act(batch, greedy=greedy, generator=keys)
@@ -137,7 +137,7 @@ def test_choices_that_a_selection_closes() -> None:
     net = make_net(world(**actions), backend="fused")
     given = given_for(as_modules(net), batch, 0)
     assert_near(by_program(net, given), by_modules(as_modules(net, torch.float64), given))
-    keys = frame_keys(len(batch))
+    keys = frame_keys(batch)
     found, expected = net.act(batch, generator=keys), as_modules(net).act(batch, generator=keys)
     for name in actions:
         assert torch.equal(found.actions[name].values, expected.actions[name].values)

@@ -16,7 +16,7 @@ from torch import Tensor
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, train
 from enn_ppo.ppo import Advantages, Samples, learn_minibatch, ppo_loss
 from enn_ppo.settings.learning import PPOSettings
-from enn_ppo.training.learning.teacher import TeacherLoss, choices_kl, numbers_kl
+from enn_ppo.training.learning.teacher import Teacher, TeacherLoss, choices_kl, numbers_kl
 from entity_gym import Environment
 from rogue_net import RogueNet
 from tests.enn_ppo.recordings import Menagerie, collector_of, net_for
@@ -26,28 +26,27 @@ NEVER = float("-inf")
 SETTINGS = PPOSettings.at(PPOConfig(teacher="out/a", teacher_kl=2.0, ent_coef=0.0, normalize_advantages=False))
 
 
-def samples_for(create: type[Environment], net: RogueNet) -> Samples:
-    """Frames of the environment in which no action was better than another."""
+def samples_for(create: type[Environment], net: RogueNet, teacher: RogueNet) -> Samples:
+    """Frames of the environment in which no action was better than another, with the logits of a teacher."""
     rollout = collector_of(create, 3, net=net).collect(6)
-    return Samples.of(rollout, Advantages(torch.zeros_like(rollout.by_step("values")), rollout.by_step("values")))
+    nothing = Advantages(torch.zeros_like(rollout.by_step("values")), rollout.by_step("values"))
+    return replace(Samples.of(rollout, nothing), teacher=Teacher(copy.deepcopy(teacher)).logits(rollout))
 
 
-def term(
-    policy: RogueNet, teacher: RogueNet, samples: Samples, settings: PPOSettings = SETTINGS
-) -> tuple[Tensor, Tensor]:
+def term(policy: RogueNet, samples: Samples, settings: PPOSettings = SETTINGS) -> tuple[Tensor, Tensor]:
     """The term of the loss, and the divergence."""
     batch = samples.weighed(settings)
-    value, stats = TeacherLoss(copy.deepcopy(teacher))(policy.evaluate(batch.obs, batch.actions), batch, settings)
+    value, stats = TeacherLoss(policy.action_space)(policy.evaluate(batch.obs, batch.actions), batch, settings)
     return value.detach(), stats["teacher_kl"].detach()
 
 
 def test_the_divergence_from_a_teacher_by_hand() -> None:
     policy, teacher = net_for(Copycat(), seed=1), net_for(Copycat(), seed=2)
-    samples = samples_for(Copycat, policy)
+    samples = samples_for(Copycat, policy, teacher)
     (name,) = samples.actions
     p, q = (net.evaluate(samples.obs, samples.actions).logits[name] for net in (teacher, policy))
     by_hand = (p.exp() * (p - q)).sum(1).mean()  # of an actor; every actor counts the same
-    value, divergence = term(policy, teacher, samples)
+    value, divergence = term(policy, samples)
     torch.testing.assert_close(divergence, by_hand)
     torch.testing.assert_close(value, 2 * by_hand)
     assert by_hand > 0.01
@@ -58,18 +57,18 @@ def test_the_divergence_from_a_teacher_by_hand() -> None:
 def test_a_policy_does_not_diverge_from_itself_whatever_the_kinds_of_actions(ratio: Any, weighting: Any) -> None:
     net = net_for(Menagerie())
     settings = replace(SETTINGS, ratio=ratio, weighting=weighting)
-    assert abs(float(term(net, net, samples_for(Menagerie, net), settings)[1])) < 1e-5
+    assert abs(float(term(net, samples_for(Menagerie, net, net), settings)[1])) < 1e-5
 
 
 def test_without_better_actions_the_policy_becomes_its_teacher() -> None:
     policy, teacher = net_for(Menagerie(), seed=1), net_for(Menagerie(), seed=2)
-    samples = samples_for(Menagerie, policy)
-    before = float(term(policy, teacher, samples)[1])
-    loss = partial(ppo_loss, terms=[TeacherLoss(copy.deepcopy(teacher))])
+    samples = samples_for(Menagerie, policy, teacher)
+    before = float(term(policy, samples)[1])
+    loss = partial(ppo_loss, terms=[TeacherLoss(policy.action_space)])
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-2)
     for _ in range(60):
         stats = learn_minibatch(policy, optimizer, samples.weighed(SETTINGS), OptimConfig(), SETTINGS, loss)
-    after = float(term(policy, teacher, samples)[1])
+    after = float(term(policy, samples)[1])
     assert after < 0.2 * before
     assert float(stats["teacher_kl"]) == pytest.approx(after, rel=0.2)
 

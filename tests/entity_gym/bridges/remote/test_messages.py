@@ -148,7 +148,7 @@ def test_every_space_goes_there_and_back() -> None:
         ),
         (
             {"entities": [PLAIN], "actions": [{"name": "a", "type": "SelectEntityActionSpace", "foo": 1}]},
-            "action 'a' has no part 'foo'; allowed: 'type', 'name', 'exclude_self', 'nobody'",
+            "action 'a' has no part 'foo'; allowed: 'type', 'name', 'after', 'allowed', 'exclude_self', 'nobody'",
         ),
         (
             {"entities": [PLAIN], "actions": [{"name": "a", "type": "Choice"}]},

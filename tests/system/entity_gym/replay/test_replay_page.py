@@ -136,6 +136,19 @@ def test_a_hidden_entity_is_marked_and_may_be_switched_off(show: Show) -> None:
     assert page.evaluate("replay.place(2)") is not None
 
 
+def test_an_entity_tells_how_much_of_its_memory_has_changed(show: Show) -> None:
+    replay = replays.grid()
+    view = replay["episodes"][0]["steps"][0]["views"][0]
+    count = sum(map(len, view["features"].values()))
+    view["memory"] = [0.25, None, 1.0, *[None] * (count - 3)]
+    page = show(replay)
+    told = {0: "Memory changed by 25%.", 1: "", 2: "Memory changed by 100%."}
+    for number, text in told.items():
+        click_entity(page, number)
+        assert texts(page, "#selected-note") == [text]
+    assert texts(page, "#tooltip")[0].endswith("Memory changed by 100%."), "the pointer is still over it"
+
+
 def test_types_without_a_place_are_tables(show: Show) -> None:
     replay = replays.cards()
     page = show(replay)
@@ -453,6 +466,10 @@ def damage_actors(replay: Any) -> None:
     view_of(replay, 5)["actions"]["Fire"]["actors"] = [4, 5, 70]
 
 
+def damage_memory(replay: Any) -> None:
+    view_of(replay, 5)["memory"] = [0.5, 1.5]
+
+
 def damage_attention(replay: Any) -> None:
     view_of(replay)["attention"]["dense"] = view_of(replay)["attention"]["dense"][:40]
 
@@ -465,6 +482,7 @@ def damage_attention(replay: Any) -> None:
         (lambda: broken(lambda r: {**r, "actions": {}}), "This replay is damaged: step 0 of episode 1 has an unknown action."),
         (lambda: broken(damage_features), "This replay is damaged: features of step 5 of episode 1 do not fit their type."),
         (lambda: broken(damage_actors), "This replay is damaged: actors of step 5 of episode 1 are no entities of it."),
+        (lambda: broken(damage_memory), "This replay is damaged: memory of step 5 of episode 1 does not fit."),
         (lambda: broken(damage_attention), "This replay is damaged: attention weights do not fit the network."),
         (lambda: re.sub(r'(id="replay">.{9000})[^<]*', r"\1", page_html(replays.grid(40))), "its data cannot be decompressed"),
     ],

@@ -20,7 +20,7 @@ from enn_ppo.training.callbacks import Update
 from enn_ppo.training.learning.learner import Learned, Learner
 from entity_gym import Action, Observation
 from entity_gym.pools.source import EnvFactory
-from rogue_net.kernels.cpu.program import Program
+from rogue_net.kernels.cpu.adamw import CompiledAdamW
 from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, tiny_config
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 
@@ -88,17 +88,18 @@ def first_gradient() -> Iterator[list[torch.Tensor]]:
             seen.append(torch.cat([each.grad.flatten() for each in parameters if each.grad is not None]).clone())
         return step(self, *arguments)
 
-    compiled_step = Program.step
+    compiled_step = CompiledAdamW.step
 
-    def record_compiled(self: Program, *arguments: Any) -> None:
-        if not any(self.steps):  # of each network
-            seen[:] = [torch.cat([*seen, *(part.flatten() for part in self.parts_of(self.gradient_flat))])]
-        compiled_step(self, *arguments)
+    def record_compiled(self: CompiledAdamW, *arguments: Any) -> float:
+        if not any(self._steps):  # of each network
+            parts = self.program.parts_of(self.program.gradient_flat)
+            seen[:] = [torch.cat([*seen, *(part.flatten() for part in parts)])]
+        return compiled_step(self, *arguments)
 
     # what the limit of the norm would hide is part of the claim, so the gradient is not clipped
     with (
         mock.patch.object(torch.optim.AdamW, "step", record),
-        mock.patch.object(Program, "step", record_compiled),
+        mock.patch.object(CompiledAdamW, "step", record_compiled),
         mock.patch("enn_ppo.ppo.clip_gradient", unclipped),
     ):
         yield seen

@@ -16,9 +16,11 @@ import psutil
 import pytest
 import torch
 
-from enn_ppo import RolloutConfig, train
-from enn_ppo.checkpoints import load_checkpoint
-from tests.enn_ppo.rows import rows_of, rows_without_times
+from enn_ppo import PPOConfig, RolloutConfig, train
+from enn_ppo.checkpoints import load_checkpoint, step_file
+from enn_ppo.training.tracking.run_dir import CHECKPOINTS
+from tests.enn_ppo.memory_worlds import remembering
+from tests.enn_ppo.rows import assert_same_end, rows_of, rows_without_times
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
 from tests.system.enn_ppo.training.torchrun import on_ranks
 from tests.system.enn_ppo.training.torchrun.on_ranks import GRADIENTS, WORLDS, first_gradient, long_run, one_update
@@ -180,3 +182,26 @@ def test_ctrl_c_finishes_the_update_and_saves_once(tmp_path: Path) -> None:
     (told,) = [line for line in output.splitlines() if line.startswith("interrupted after")]
     assert told == f"interrupted after {saved.step} steps; saved {saved.path}; go on with resume={run_dir}"
     assert len(ranks) == 2 and not any(rank.is_running() for rank in ranks)
+
+
+def test_ranks_that_remember_go_on_exactly_from_the_middle_of_episodes(tmp_path: Path) -> None:
+    """So does what a teacher remembers."""
+    train(remembering(tmp_path / "teacher", total_timesteps=32))
+    settings = ["net.memory=entity", f"ppo.teacher={tmp_path / 'teacher'}", "rollout.steps=6", "total_timesteps=96"]
+    parts = {"whole": [], "parts": [f"resume={step_file(tmp_path / 'whole' / CHECKPOINTS, 48)}"]}
+    for name, more in parts.items():
+        arguments = command(tmp_path / name, "tests.enn_ppo.memory_worlds:Marks", *settings, *more)
+        with torchrun(*arguments) as process:
+            output, _ = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, output
+    taught = load_checkpoint(step_file(tmp_path / "whole" / CHECKPOINTS, 48)).trainer["teacher"]
+    assert [state["keys"].tolist() for state in taught] == [[0, 1], [2, 3]]
+    assert rows_without_times(tmp_path / "parts") == rows_without_times(tmp_path / "whole")[2:]
+    assert_same_end(tmp_path / "parts", tmp_path / "whole")
+    # one process goes on from what all ranks have remembered
+    rollout = RolloutConfig(num_envs=4, steps=6, block=2)
+    ppo = PPOConfig(teacher=str(tmp_path / "teacher"))
+    resume = {"resume": str(tmp_path / "whole"), "total_timesteps": 120}
+    train(remembering(tmp_path / "on", rollout=rollout, ppo=ppo, **resume))
+    (state,) = load_checkpoint(tmp_path / "on").trainer["teacher"]
+    assert state["keys"].tolist() == [0, 1, 2, 3]
