@@ -48,6 +48,7 @@ class Pairs(CompiledEnvironment):
         }
     }
 
+    @staticmethod
     def check_parameters(p: Any) -> None:
         if p.min_gates > p.max_gates:
             raise ValueError(f"Pairs: min_gates={p.min_gates} is more than max_gates={p.max_gates}")

@@ -54,6 +54,7 @@ class Shells(CompiledEnvironment):
     info = ["num_shells"]
     reward_threshold = 0.95
 
+    @staticmethod
     def check_parameters(p: Any) -> None:
         if p.min_shells > p.max_shells:
             raise ValueError(f"Shells: min_shells={p.min_shells} is more than max_shells={p.max_shells}")
