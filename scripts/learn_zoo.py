@@ -66,6 +66,8 @@ ZOO = (
     World("Corridor, no memory", ("env=Corridor", "net.memory=none"), 0.4, 5, most=0.6),
     World("Shells", ("env=Shells",), 0.95, 5),
     World("Shells, no memory", ("env=Shells", "net.memory=none"), 0.2, 5, most=0.3),
+    World("Pairs", ("env=Pairs",), 0.98, 5),
+    World("PairsApart", ("env=Pairs", "env.id=entity_gym.envs.pairs:PairsApart"), 0.6, 5, most=0.67),
     World("MineSweeper", ("env=MineSweeper",), 0.97, 2, ancestor="400,000 to 530,000: 0.987"),
     World("MoveToOrigin", ("env=MoveToOrigin",), 0.99, 5, ancestor="1,000,000: 0.9905"),
     World("CherryPick", ("env=CherryPick",), 0.99, 10, ancestor="over 0.99, steps not known"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from entity_gym.actions import SelectEntityAction
 from entity_gym.environment import Observation
-from entity_gym.envs.pairs import Pairs
+from entity_gym.envs.pairs import Pairs, PairsApart
 from tests.entity_gym.compiled.view import CompiledView
 from tests.entity_gym.envs.playing import resets, rows, started
 
@@ -21,9 +21,10 @@ def take(env: CompiledView, first: int, second: int) -> Observation:
     return env.act({"take": SelectEntityAction(actors, gates)})
 
 
+@pytest.mark.parametrize("env", [Pairs, PairsApart])
 @pytest.mark.parametrize("num_gates", [2, 3, 16])
-def test_only_different_gates_pay(num_gates: int) -> None:
-    world = Pairs(min_gates=num_gates, max_gates=num_gates)
+def test_only_different_gates_pay(num_gates: int, env: type[Pairs]) -> None:
+    world = env(min_gates=num_gates, max_gates=num_gates)
     paid = np.zeros((num_gates, num_gates))
     for first, second in np.ndindex(num_gates, num_gates):
         end = take(started(world), first, second)

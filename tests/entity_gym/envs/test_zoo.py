@@ -17,7 +17,7 @@ from entity_gym.envs.corridor import Corridor
 from entity_gym.envs.minefield import Minefield
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.multi_snake import MultiSnake
-from entity_gym.envs.pairs import Pairs
+from entity_gym.envs.pairs import Pairs, PairsApart
 from entity_gym.envs.pick_matching_balls import PickMatchingBalls
 from entity_gym.envs.shells import Shells
 from entity_gym.envs.skirmish import Skirmish
@@ -58,6 +58,7 @@ ZOO: list[tuple[CompiledEnvironment, int]] = [
     (MultiSnake(num_snakes=4, board_size=8, max_steps=40), 40),
     (NotHotdog(), 1),
     (Pairs(), 1),
+    (PairsApart(max_gates=16), 1),
     (PickMatchingBalls(), 32),
     (PickMatchingBalls(randomize=True, one_hot=True, max_balls=10), 10),
     (RockPaperScissors(), 1),
