@@ -99,7 +99,7 @@ class Links:
         return list(torch.split(torch.argsort(self.steps, stable=True), counts))
 
     def state(self, hidden: Tensor) -> State:
-        """What is remembered after the frames: (M, D) numbers."""
+        """The state after the frames, with (M, D) numbers."""
         columns = {"types": self.types.unsqueeze(1), "ids": self.ids.unsqueeze(1), "hidden": hidden}
         return {name: RaggedTensor(values, self.offsets) for name, values in columns.items()}
 

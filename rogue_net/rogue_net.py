@@ -352,10 +352,16 @@ class RogueNet(nn.Module):
         self, batch: ObsBatch, state: State | None = None, follows: Tensor | None = None, *, drop: bool = False
     ) -> Tensor:
         """(B,) values alone; arguments as in `evaluate`; `drop`: whether dropout is active."""
+        return self.value_and_state(batch, state, follows, drop=drop)[0]
+
+    def value_and_state(
+        self, batch: ObsBatch, state: State | None = None, follows: Tensor | None = None, *, drop: bool = False
+    ) -> tuple[Tensor, State | None]:
+        """(B,) values, and what is remembered after each frame; arguments as in `value`."""
         if not torch.is_grad_enabled() and (program := self.program()) is not None:
             return program.values(batch, state, follows)
-        values: Tensor = self.value_head(self.readout(batch, state, follows, drop=drop).means)
-        return values
+        readout = self.readout(batch, state, follows, drop=drop)
+        return self.value_head(readout.means), readout.state
 
     def update_normalization(self, batch: ObsBatch) -> None:
         """Take the features of `batch` into the running statistics; nothing else ever changes them."""

@@ -50,7 +50,7 @@ class Gates(Environment):
 
 
 class AloneAtGates(Gates):
-    """The same, and every robot decides alone."""
+    """A twin of `Gates` in which every robot decides alone."""
 
     after = ()
 
@@ -87,7 +87,7 @@ class Repeat(Environment):
 
 
 class ForgetfulRepeat(Repeat):
-    """The same, and the second word is decided without the first."""
+    """A twin of `Repeat` in which the second word is decided without the first."""
 
     after = ()
 

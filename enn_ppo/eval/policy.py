@@ -79,10 +79,10 @@ class Policy:
         buffers = fetch_actions(self.fitted.net, batch, result)
         state = result.state
         if self.critic and self._remembers_values:
-            of_value = self.critic.net.act(self.critic.adapt(shown), part_of(known, "value"), greedy=True)
-            assert of_value.state is not None
-            result = result._replace(values=of_value.values)
-            both: State = {"value": of_value.state}
+            values, of_value = self.critic.net.value_and_state(self.critic.adapt(shown), part_of(known, "value"))
+            assert of_value is not None
+            result = result._replace(values=values)
+            both: State = {"value": of_value}
             state = both if state is None else both | {"policy": state}
         self.states.keep(keys, state)
         return Acted(self, shown, batch, before, result, buffers)

@@ -111,7 +111,7 @@ def test_a_run_that_was_stopped_and_resumed_is_the_one_that_was_not(name: str, r
 
 
 def states_in(trainer: Any) -> list[Any]:
-    """What policies remember, in the trainer's part of a checkpoint."""
+    """The states of policies in the trainer's part of a checkpoint."""
     blocks = trainer["collector"].get("blocks", [trainer["collector"]])
     return [states for block in blocks for states in block["policies"]]
 

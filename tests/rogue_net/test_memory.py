@@ -84,7 +84,7 @@ def one_by_one(net: RogueNet, steps: list[Step], state: Any = None) -> tuple[lis
 
 
 def as_sequences(net: RogueNet, sequences: list[list[Step]], state: Any = None) -> dict[str, Tensor]:
-    """The same of whole sequences in one pass."""
+    """Logits and values of whole sequences in one pass."""
     steps = [step for sequence in sequences for step in sequence]
     batch = batch_of(steps)
     follows = torch.tensor([k > 0 for sequence in sequences for k in range(len(sequence))])

@@ -72,9 +72,9 @@ class ActorCritic(nn.Module):
         after: State = {} if result.state is None else {"policy": result.state}
         if not self.value_net.remembers:
             return result._replace(values=self.value_net.value(batch), state=after or None)
-        of_value = self.value_net.act(batch, part_of(state, "value"), greedy=True)
-        assert of_value.state is not None
-        return result._replace(values=of_value.values, state=after | {"value": of_value.state})
+        values, of_value = self.value_net.value_and_state(batch, part_of(state, "value"))
+        assert of_value is not None
+        return result._replace(values=values, state=after | {"value": of_value})
 
     def evaluate(
         self,
@@ -123,7 +123,7 @@ class ActorCritic(nn.Module):
 
 
 def part_of(state: State | None, network: str) -> State | None:
-    """What one of two networks remembers, `policy` or `value`."""
+    """The part of a state that one of two networks remembers, `policy` or `value`."""
     part = None if state is None else state.get(network)
     assert not isinstance(part, RaggedTensor)
     return part

@@ -67,7 +67,7 @@ class CompiledPPO:
         for each in self._nets:
             each.begin()
         frames, before = torch.arange(len(samples)), None
-        if samples.follows is not None:
+        if self._model.remembers:
             before = torch.where(samples.follows, frames - num_envs, -1)
         parts = ("policy", "value") if len(self._nets) > 1 else (None,)
         with torch.no_grad():

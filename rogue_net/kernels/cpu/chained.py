@@ -153,13 +153,14 @@ def _tell(lanes, kernels, net, batch, tile, low, high, number, earlier):  # type
         while last < end and tile.actor_frames[last] == frame:
             last += 1
         if of_frames:
+            clear(each.sums, 0, width)
+            for actor in range(first, last):
+                add_row(lanes, each.sums, 0, each.told, (actor - start) * width, width)
             share = np.float32(1) / np.float32(last - first)
             for token in range(tile.offsets[frame], tile.offsets[frame + 1]):
-                for actor in range(first, last):
-                    for d in range(0, width, value(lanes)):
-                        at = token * width + d
-                        part = load(lanes, each.told, (actor - start) * width + d) * share
-                        store(each.messages, at, load(lanes, each.messages, at) + part)
+                for d in range(0, width, value(lanes)):
+                    at = token * width + d
+                    store(each.messages, at, load(lanes, each.messages, at) + load(lanes, each.sums, d) * share)
         elif number == earlier:
             clear(each.sums, 0, width)
             for actor in range(first, last):

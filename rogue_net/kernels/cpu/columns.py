@@ -298,7 +298,7 @@ def with_memory(
 
 
 def _mask_after(name: str, mask: ActionMask, selection: ActionMask, choices: int, num_frames: int) -> dict[str, Tensor]:
-    """What is open after each selection, checked: a frame has a row for each pair of an actor and an earlier actee, or none."""
+    """The choices that are open after each selection, checked: a frame has a row for each actor and earlier actee, or none."""
     assert mask.mask_after is not None and selection.actees is not None
     _check(name, mask.mask_after, torch.bool, num_frames)
     rows, pairs = mask.mask_after.lengths, mask.actors.lengths * selection.actees.lengths

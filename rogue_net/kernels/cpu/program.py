@@ -538,9 +538,11 @@ class Program:
         given = tables.Choice(tables.GIVEN, _NOWHERE)
         return log_probs, self._run(obs, actions, log_probs, given, state, follows)[0]
 
-    def values(self, obs: ObsBatch, state: State | None = None, follows: Tensor | None = None) -> Tensor:
-        """(B,) values alone; arguments as in `evaluate`, errors as in `act`."""
-        return self._run(obs, {}, {}, tables.Choice(tables.GREEDY, _NOWHERE), state, follows, {})[0]
+    def values(
+        self, obs: ObsBatch, state: State | None = None, follows: Tensor | None = None
+    ) -> tuple[Tensor, State | None]:
+        """(B,) values, and the next state; arguments as in `evaluate`, errors as in `act`."""
+        return self._run(obs, {}, {}, tables.Choice(tables.GREEDY, _NOWHERE), state, follows, {})
 
     def _run(
         self,
@@ -558,7 +560,8 @@ class Program:
         """
         self.refresh()
         found = {name: ragged.values for name, ragged in log_probs.items()}
-        values, frames, before, starts = _zeros(len(obs)), np.arange(len(obs)), None, None
+        values, frames, before = _zeros(len(obs)), np.arange(len(obs)), None
+        starts = np.ones(len(obs), np.bool_)
         if follows is not None and self.net.transformer.memory is not None:
             before, starts = torch.where(follows, torch.arange(len(obs)) - 1, -1), ~follows.numpy()
         columns = self.columns(obs, actions, found, plans=plans, state=state, before=before)
@@ -600,6 +603,8 @@ class Program:
         Returns:
             (num_stats,) what the loss logs.
         """
+        if starts is None:
+            starts = np.ones(len(frames), np.bool_)
         parts, tiles, batch = self._shared(columns, frames, loss_columns, starts)
         if len(self._gradients) < len(parts):
             self._gradients = _zeros(len(parts), self._gradient_size).numpy()
@@ -651,13 +656,11 @@ class Program:
         columns: FrameTables,
         frames: NDArray[np.int64],
         loss_columns: NDArray[Any],
-        starts: NDArray[np.bool_] | None,
+        starts: NDArray[np.bool_],
     ) -> tuple[list[tuple[int, int]], list[tables.Tile], tables.Minibatch]:
         """The positions, and the memory, of each thread, and the minibatch of all."""
         sizes, ends = columns.sizes[frames], None
-        if starts is None or not len(frames):
-            starts = np.ones(len(frames), np.bool_)
-        else:  # frames of a sequence stay together
+        if not starts.all():  # frames of a sequence stay together
             first = np.flatnonzero(starts)
             sizes, ends = np.add.reduceat(sizes, first), np.append(first[1:], len(frames))
         parts = _shares(sizes, self.net.config.d_model)
@@ -677,7 +680,6 @@ class Program:
             states=_NOWHERE if columns.hidden is None else address(columns.hidden),
             after=_NOWHERE if columns.after is None else address(columns_of_state(columns.after)["hidden"].values),
         )
-        columns.held.append(starts)
         return parts, tiles, batch
 
     def _tiles_for(self, columns: FrameTables, largest: int, threads: int) -> list[tables.Tile]:

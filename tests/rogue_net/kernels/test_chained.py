@@ -67,7 +67,7 @@ def frames(draw: st.DrawFn, actions: dict[str, Any]) -> ObsBatch:
 
 
 def assert_near(found: Results, exact: Results) -> None:
-    """What few actors do in small frames may nearly cancel, so gradients are measured by the largest of all."""
+    """Compare outputs and gradients, which are measured by the largest of all: those of few actors may nearly cancel."""
     for name, output in exact.outputs.items():
         torch.testing.assert_close(found.outputs[name].double(), output.double(), atol=2e-5, rtol=1e-4, msg=name)
     largest = max(1.0, *(float(each.abs().max()) for each in exact.gradients.values() if each.numel()))
