@@ -10,7 +10,13 @@ from entity_gym.actions.categorical import (
 )
 from entity_gym.actions.continuous import ContinuousAction, ContinuousActionMask, ContinuousActionSpace
 from entity_gym.actions.kind import ACTORS, ActionSpace
-from entity_gym.actions.select_entity import SelectEntityAction, SelectEntityActionMask, SelectEntityActionSpace
+from entity_gym.actions.select_entities import SelectEntitiesAction, SelectEntitiesActionMask, SelectEntitiesActionSpace
+from entity_gym.actions.select_entity import (
+    EntitiesActionSpace,
+    SelectEntityAction,
+    SelectEntityActionMask,
+    SelectEntityActionSpace,
+)
 
 __all__ = [
     "ACTORS",
@@ -24,9 +30,13 @@ __all__ = [
     "ContinuousAction",
     "ContinuousActionMask",
     "ContinuousActionSpace",
+    "EntitiesActionSpace",
     "GlobalCategoricalAction",
     "GlobalCategoricalActionMask",
     "GlobalCategoricalActionSpace",
+    "SelectEntitiesAction",
+    "SelectEntitiesActionMask",
+    "SelectEntitiesActionSpace",
     "SelectEntityAction",
     "SelectEntityActionMask",
     "SelectEntityActionSpace",
@@ -39,9 +49,11 @@ KINDS: dict[str, type[ActionSpace]] = {
         CategoricalActionSpace,
         GlobalCategoricalActionSpace,
         SelectEntityActionSpace,
+        SelectEntitiesActionSpace,
         ContinuousActionSpace,
     )
 }
 
-Action = CategoricalAction | SelectEntityAction | GlobalCategoricalAction | ContinuousAction
+Action = CategoricalAction | SelectEntityAction | SelectEntitiesAction | GlobalCategoricalAction | ContinuousAction
+#: The masks of sets are select-entity ones.
 ActionMask = CategoricalActionMask | GlobalCategoricalActionMask | SelectEntityActionMask | ContinuousActionMask

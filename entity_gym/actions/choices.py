@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from entity_gym.actions import Action, ActionSpace
 from entity_gym.actions.chains import decision_order, narrowed, opened_by
@@ -32,8 +33,8 @@ def random_actions(
     """
     actions: dict[str, VecAction] = {}
     for name in _in_order(obs.action_masks, action_space):
-        offered = narrowed(name, action_space, obs.action_masks, actions)
-        actions[name] = RaggedBuffer(action_space[name].sample(offered, rng), offered.actors.offsets)
+        space, offered = action_space[name], narrowed(name, action_space, obs.action_masks, actions)
+        actions[name] = RaggedBuffer(space.sample(offered, rng), space.value_offsets(offered))
     return actions
 
 
@@ -60,7 +61,7 @@ def check_actions(
     Raises:
         ValueError: naming the action, the environment, what was given and what was offered.
     """
-    check_counts(actions, {name: offered.actors for name, offered in masks.items()}, where)
+    check_counts(actions, {name: action_space[name].value_offsets(offered) for name, offered in masks.items()}, where)
     for name in _in_order(masks, action_space):
         given, space, offered = actions[name], action_space[name], masks[name]
         if given.values.dtype != space.dtype or given.values.shape[1:] != (space.width,):
@@ -75,8 +76,10 @@ def check_actions(
                 break
         if not allowed.all():
             item = int((~allowed).argmax())
-            position = int(np.searchsorted(given.offsets, item, side="right")) - 1
+            position = int(np.searchsorted(offered.actors.offsets, item, side="right")) - 1
             actor, value = int(offered.actors.values[item, 0]), given.values[item]
+            if space.per_pair:
+                value = given.values[offered.pair_actors == item, 0]
             refusal = space.refusal(value)
             if earlier:
                 refusal = f" is {value[0]} ({space.labels[value[0]]!r}), which is closed after its choice in action {earlier!r}"
@@ -84,13 +87,13 @@ def check_actions(
 
 
 def check_counts(
-    actions: Mapping[str, VecAction], actors: Mapping[str, RaggedBuffer[np.int64]], where: Callable[[int], str]
+    actions: Mapping[str, VecAction], offsets: Mapping[str, NDArray[np.int64]], where: Callable[[int], str]
 ) -> None:
-    """Raise a ValueError unless there is a sequence with a value for each actor of every action; see `check_actions`."""
+    """Raise a ValueError unless every action has as many values in each frame as its `offsets`; see `check_actions`."""
     for name in actions:
-        if name not in actors:
-            raise ValueError(f"unknown action {name!r}; {nearest(name, actors)}")
-    for name, expected in actors.items():
+        if name not in offsets:
+            raise ValueError(f"unknown action {name!r}; {nearest(name, offsets)}")
+    for name, expected in offsets.items():
         given = actions.get(name)
         if given is None:
             raise ValueError(
@@ -98,13 +101,13 @@ def check_counts(
             )
         if not isinstance(given, RaggedBuffer):
             raise ValueError(f"action {name!r} is {given!r:.200}; expected a RaggedBuffer")
-        if len(given) != len(expected):
-            raise ValueError(f"action {name!r} has {len(given)} sequences for {len(expected)} environments")
-        if not np.array_equal(given.offsets, expected.offsets):
-            got, wanted = given.size1(), expected.size1()
+        if len(given) != len(expected) - 1:
+            raise ValueError(f"action {name!r} has {len(given)} sequences for {len(expected) - 1} environments")
+        if not np.array_equal(given.offsets, expected):
+            got, wanted = given.size1(), np.diff(expected)
             position = int((got != wanted).argmax())
             raise ValueError(
-                f"{where(position)}: action {name!r} has {got[position]} values for {wanted[position]} actors"
+                f"{where(position)}: action {name!r} has {got[position]} values, and {wanted[position]} are needed"
             )
 
 

@@ -68,6 +68,7 @@ class ActionSpace(ABC):
         choices_field: the field of an `action_type` with what the actors chose.
         is_global: the frame takes the action, once, and no entity does.
         selects: actors select entities; masks then have actees, and are over pairs of an actor and an actee.
+        per_pair: an actor's choice is a value for each actee of its frame, and not a single one. `selects` holds then.
         discrete: actors take one of several choices, each with a probability; false where they give real numbers.
         dtype: the type of a choice in a batch.
     """
@@ -78,6 +79,7 @@ class ActionSpace(ABC):
     choices_field: ClassVar[str]
     is_global: ClassVar[bool] = False
     selects: ClassVar[bool] = False
+    per_pair: ClassVar[bool] = False
     discrete: ClassVar[bool] = True
     dtype: ClassVar[type[np.generic]] = np.int64
 
@@ -176,25 +178,25 @@ class ActionSpace(ABC):
 
     @abstractmethod
     def is_allowed(self, values: NDArray[Any], offered: VecActionMask) -> NDArray[np.bool_]:
-        """Return (A,) true where the actor may choose its row of `values`, which is (A, width)."""
+        """Return (A,) true where the actor may choose its row of `values`, which is (A, width), or (P, 1) with `per_pair`."""
 
     @abstractmethod
     def refusal(self, value: NDArray[Any]) -> str:
-        """Return the end of a message: the refused choice, `value` of shape (width,), and what would be allowed."""
+        """Return the end of a message: the refused choice, (width,) or (N,), and what would be allowed."""
 
     @abstractmethod
     def for_world(self, values: NDArray[Any], offer: Offer, ids: Sequence[EntityID | None]) -> Any:
         """Turn the choices of one frame's actors into the action that the world receives.
 
         Args:
-            values: (A, width), checked.
+            values: (A, width), or (A * N, 1) with `per_pair`; checked.
             offer: the action in that frame.
             ids: of its entities, by entity index.
         """
 
     @abstractmethod
     def sample(self, offered: VecActionMask, rng: np.random.Generator) -> NDArray[Any]:
-        """Draw (A, width) choices, each uniformly from what its actor may choose.
+        """Draw (A, width) choices, or (P, 1) with `per_pair`, each uniformly from what its actor may choose.
 
         Raises:
             ValueError: nothing is open to an actor who must choose something.
@@ -203,6 +205,10 @@ class ActionSpace(ABC):
     def rare_choices(self, offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
         """Yield allowed (A, width) choices that random play rarely takes, each with a description."""
         yield from ()
+
+    def value_offsets(self, offered: VecActionMask) -> NDArray[np.int64]:
+        """Return (N + 1,) int64: where the frames begin among the values of a batched action."""
+        return offered.pair_offsets if self.per_pair else offered.actors.offsets
 
     def to_dict(self) -> dict[str, Any]:
         """Return the space as plain values that JSON can hold. Options with their default value are left out."""

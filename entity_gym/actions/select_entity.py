@@ -6,8 +6,8 @@ Nobody is -1 in a batch, and None in the action that a Python world receives.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import Self
+from dataclasses import dataclass, fields
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -57,32 +57,49 @@ class SelectEntityAction:
 
 
 @dataclass(frozen=True)
-class SelectEntityActionSpace(ActionSpace):
-    """Every actor selects one of the entities that its observation offers; one to whom none is open selects nobody.
+class EntitiesActionSpace(ActionSpace):
+    """Base of actions whose actors select entities.
 
     Attributes:
         exclude_self: an actor may not select itself, whatever its observation offers.
-        nobody: every actor may select nobody at all times.
+        can_close: whether all entities offered to an actor may be closed to it: it then selects none.
     """
 
     exclude_self: bool = False
+
+    selects = True
+    can_close: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            value = getattr(self, each.name)
+            if isinstance(each.default, bool) and not isinstance(value, bool):
+                raise ValueError(f"{type(self).__name__}.{each.name} is {value!r}; it must be True or False")
+        super().__post_init__()
+
+    def changes_since(self, before: Self, name: str) -> Iterator[str]:
+        yield from super().changes_since(before, name)
+        if before.exclude_self != self.exclude_self:
+            yield f"action {name!r} may {'no longer' if self.exclude_self else 'now'} select the actor itself"
+
+
+@dataclass(frozen=True)
+class SelectEntityActionSpace(EntitiesActionSpace):
+    """Every actor selects one of the entities that its observation offers; one to whom none is open selects nobody.
+
+    Attributes:
+        nobody: every actor may select nobody at all times.
+    """
+
     nobody: bool = False
 
     kind = "select entity"
     mask_type = SelectEntityActionMask
     action_type = SelectEntityAction
     choices_field = "actees"
-    selects = True
-
-    def __post_init__(self) -> None:
-        for name, value in (("exclude_self", self.exclude_self), ("nobody", self.nobody)):
-            if not isinstance(value, bool):
-                raise ValueError(f"SelectEntityActionSpace.{name} is {value!r}; it must be True or False")
-        super().__post_init__()
 
     @property
-    def can_close(self) -> bool:
-        """True if all entities offered to an actor may be closed to it: it then selects nobody."""
+    def can_close(self) -> bool:  # type: ignore[override]
         return self.exclude_self or self.nobody
 
     def changes_since(self, before: Self, name: str) -> Iterator[str]:
@@ -91,22 +108,12 @@ class SelectEntityActionSpace(ActionSpace):
             raise ValueError(f"the choice of nobody of the action {name!r} is gone")
         if self.nobody and not before.nobody:
             yield f"action {name!r} may now select nobody: untrained"
-        if before.exclude_self != self.exclude_self:
-            yield f"action {name!r} may {'no longer' if self.exclude_self else 'now'} select the actor itself"
 
     def read(self, name: str, mask: SelectEntityActionMask, entities: FrameEntities) -> Offer:
-        actors = entities.find(mask.actor_ids, mask.actor_types, "actor", name)
-        if len(actors) == 0:
-            return Offer(actors)
-        actees = entities.find(mask.actee_ids, mask.actee_types, "actee", name)
-        pairs = entities.mask(mask.mask, actors, len(actees), name)
+        offer = read_pairs(name, mask, entities, exclude_self=self.exclude_self)
         if not self.can_close:
-            entities.require_open(pairs, actors, "actees", name)
-        if self.exclude_self:
-            others: NDArray[np.bool_] = actors[:, None] != actees
-            if not others.all():
-                pairs = others if pairs is None else pairs & others
-        return Offer(actors, actees, pairs)
+            entities.require_open(offer.mask, offer.actors, "actees", name)
+        return offer
 
     def is_allowed(self, values: NDArray[np.int64], offered: VecActionMask) -> NDArray[np.bool_]:
         """Return (A,) true where the entity is offered and open, or nobody is allowed."""
@@ -142,6 +149,20 @@ class SelectEntityActionSpace(ActionSpace):
     def rare_choices(self, offered: VecActionMask) -> Iterator[tuple[str, NDArray[np.int64]]]:
         if self.nobody:
             yield "nobody is selected", np.full((offered.actors.items(), 1), NOBODY, np.int64)
+
+
+def read_pairs(name: str, mask: SelectEntityActionMask, entities: FrameEntities, *, exclude_self: bool) -> Offer:
+    """Return the offer of actors and actees of one frame; arguments and errors as in `ActionSpace.read`."""
+    actors = entities.find(mask.actor_ids, mask.actor_types, "actor", name)
+    if len(actors) == 0:
+        return Offer(actors)
+    actees = entities.find(mask.actee_ids, mask.actee_types, "actee", name)
+    pairs = entities.mask(mask.mask, actors, len(actees), name)
+    if exclude_self:
+        others: NDArray[np.bool_] = actors[:, None] != actees
+        if not others.all():
+            pairs = others if pairs is None else pairs & others
+    return Offer(actors, actees, pairs)
 
 
 def open_pairs(

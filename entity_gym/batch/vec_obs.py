@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from entity_gym.batch import columns
 from entity_gym.batch.columns import Tree
-from entity_gym.batch.ragged import RaggedBuffer
+from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 
 
 @dataclass
@@ -62,6 +62,19 @@ class VecActionMask:
     mask: RaggedBuffer[np.bool_] | None = None
     mask_after: RaggedBuffer[np.bool_] | None = None
 
+    @property
+    def pair_offsets(self) -> NDArray[np.int64]:
+        """(N + 1,) int64: where the frames begin among the pairs of an actor and an actee."""
+        assert self.actees is not None
+        return offsets_of(self.actors.size1() * self.actees.size1()) if self.mask is None else self.mask.offsets
+
+    @property
+    def pair_actors(self) -> NDArray[np.int64]:
+        """(pairs,) int64: the place of each pair's actor among all."""
+        assert self.actees is not None
+        of_each = np.repeat(self.actees.size1(), self.actors.size1())  # (A,) pairs of each actor
+        return np.repeat(np.arange(len(of_each)), of_each)
+
     def spelled_out(self, width: int) -> RaggedBuffer[np.bool_]:
         """The mask with `width` columns, all true where it is None."""
         if self.mask is not None:
@@ -89,7 +102,8 @@ PLAYER_REWARD = "player_reward"
 #: What names in `VecObs.arrays` of the space's targets begin with.
 TARGET = "target:"
 
-#: One action of N frames, a sequence each: (A, 1) choices, or entity indices and -1 for nobody, or (A, n) numbers.
+#: One action of N frames, a sequence each: (A, 1) choices, or entity indices and -1 for nobody, or (A, n) numbers; of sets
+#: (A * number of actees, 1) places, actor by actor, 0 for an actee that is not selected.
 VecAction: TypeAlias = RaggedBuffer[Any]
 
 

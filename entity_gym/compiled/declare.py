@@ -17,6 +17,7 @@ from entity_gym.actions import (
     CategoricalActionSpace,
     ContinuousActionSpace,
     GlobalCategoricalActionSpace,
+    SelectEntitiesActionSpace,
     SelectEntityActionSpace,
 )
 from entity_gym.errors import check_whole, nearest
@@ -166,6 +167,43 @@ def SelectEntity(
     return Action(
         SelectEntityActionSpace(exclude_self, nobody, after=after), actors, max_actors, actees, max_actees, masked
     )
+
+
+def SelectEntities(
+    actors: Types = None,
+    max_actors: int | None = None,
+    actees: Types = None,
+    max_actees: int | None = None,
+    masked: bool = False,
+    min: int = 0,
+    max: int | None = None,
+    ordered: bool = False,
+    exclude_self: bool = False,
+    cost: str | None = None,
+    budget: str | None = None,
+    after: After = (),
+) -> Action:
+    """Declare an action with which every actor picks a set of entities.
+
+    In `step`, `act.<Action>[j, k]` is 0 if actor j has not picked actee k, by its place in the list, and otherwise 1, or in an
+    ordered set the place of the pick, from 1 on.
+
+    Args:
+        actors: as in `Categorical`.
+        max_actors: as in `Categorical`.
+        actees: as in `SelectEntity`.
+        max_actees: as in `SelectEntity`.
+        masked: as in `SelectEntity`.
+        min: as in `entity_gym.SelectEntitiesActionSpace`, like those that follow.
+        max: see `min`.
+        ordered: see `min`.
+        exclude_self: see `min`.
+        cost: see `min`.
+        budget: see `min`.
+        after: as in `entity_gym.ActionSpace`.
+    """
+    space = SelectEntitiesActionSpace(exclude_self, min, max, ordered, cost, budget, after=after)
+    return Action(space, actors, max_actors, actees, max_actees, masked)
 
 
 def Continuous(

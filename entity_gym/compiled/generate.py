@@ -171,7 +171,7 @@ def _check(layout: Layout) -> Iterator[str]:
     yield "        n = a.counts[i]"
     for number, action in enumerate(layout.actions):
         name = action.attribute
-        yield f"        if a.starts_{name}[j + 1] - a.starts_{name}[j] != n.{name}:"
+        yield f"        if a.starts_{name}[j + 1] - a.starts_{name}[j] != {action.num_values}:"
         yield f"            return fail(a.report, BAD_ACTION, i, {number}, 0)"
         function, arguments = action.check()
         yield f"        if not {function}({', '.join(arguments)}):"
@@ -252,10 +252,7 @@ def _advance(layout: Layout) -> Iterator[str]:
 
 def _step(layout: Layout) -> Iterator[str]:
     """Step slot i. Sets `fresh` to begin the next episode, or `drop` to remove the actors of a last observation."""
-    arguments = [
-        f"a.choices_{each}[a.starts_{each}[j]:a.starts_{each}[j + 1]]"
-        for each in (action.attribute for action in layout.actions)
-    ]
+    arguments = [action.chosen for action in layout.actions]
     if layout.entities:
         yield "n = a.counts[i]"
         yield from list(_firsts(layout))[:-1]

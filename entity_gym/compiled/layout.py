@@ -16,7 +16,12 @@ from typing import Any
 
 import numpy as np
 
-from entity_gym.actions import ActionSpace, SelectEntityActionSpace
+from entity_gym.actions import (
+    ActionSpace,
+    EntitiesActionSpace,
+    SelectEntitiesActionSpace,
+    SelectEntityActionSpace,
+)
 from entity_gym.actions.chains import decision_order, selection_before
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.compiled.declare import Action, Description, Entity
@@ -170,7 +175,7 @@ class ActionPlan:
             lists.append(Listed(role, count, slot, ranges, most))
         written = {listed.role: listed.slot for listed in lists if listed.ranges is None}
         mask, most = None, lists[0].max
-        if isinstance(space, SelectEntityActionSpace):
+        if isinstance(space, EntitiesActionSpace):
             if action.masked or space.exclude_self:
                 counts, options = (lists[0].count, lists[1].count), (str(space.can_close),)
                 mask = Slot(Kind.MASK, attribute, BOOL, (most, lists[1].max), counts, (1,), "copy_pairs", options)
@@ -198,6 +203,17 @@ class ActionPlan:
         """Return the arrays of the action that have a row for each slot."""
         return [*(listed.slot for listed in self.lists), *filter(None, (self.mask, self.mask_after))]
 
+    @property
+    def num_values(self) -> str:
+        """How many values slot `i` is given."""
+        return f"n.{self.attribute}" + (f" * n.{self.lists[1].count}" if self.space.per_pair else "")
+
+    @property
+    def chosen(self) -> str:
+        """What `step` reads as `act.<Action>`."""
+        own = f"a.choices_{self.attribute}[a.starts_{self.attribute}[j]:a.starts_{self.attribute}[j + 1]]"
+        return f"{own}.reshape((n.{self.attribute}, n.{self.lists[1].count}))" if self.space.per_pair else own
+
     def before(self) -> Iterator[str]:
         """Before `observe`: everybody acts, and everything is open."""
         for listed in self.lists:
@@ -212,7 +228,7 @@ class ActionPlan:
                 yield f"if n.{self.attribute} == 0:"
                 yield f"    n.{listed.count} = 0"
             yield from listed.fill(columns, number)
-        if isinstance(self.space, SelectEntityActionSpace) and self.space.exclude_self and self.mask is not None:
+        if isinstance(self.space, EntitiesActionSpace) and self.space.exclude_self and self.mask is not None:
             lists = ", ".join(f"a.{listed.slot.name}, n.{listed.count}" for listed in self.lists)
             yield f"close_self(a.{self.mask.name}, i, {lists})"
 
@@ -220,6 +236,10 @@ class ActionPlan:
         """Return the function of `runtime` that checks the choices of slot `i`, and its arguments."""
         values: list[Any] = [f"a.choices_{self.attribute}", f"a.starts_{self.attribute}[j]", f"n.{self.attribute}"]
         mask = f"a.{self.mask.name}" if self.mask is not None else ""
+        if isinstance(self.space, SelectEntitiesActionSpace):
+            most = 1 << 40 if self.space.max is None else self.space.max
+            values += [f"n.{self.lists[1].count}", str(self.space.min), str(most), str(self.space.ordered)]
+            return ("are_open_sets", [*values, mask, "i"]) if mask else ("are_sets", values)
         if isinstance(self.space, SelectEntityActionSpace):
             actees = self.lists[1]
             values += [f"a.{actees.slot.name}", "i", f"n.{actees.count}", str(self.space.nobody)]

@@ -170,6 +170,52 @@ def are_open_to_select(
 
 
 @inlined
+def are_sets(values: Any, first: int, count: int, num_actees: int, least: int, most: int, ordered: bool) -> bool:
+    """Whether the sets of `count` actors, a value for each actee, are as large as allowed and have places from 1 on."""
+    fine = True
+    for k in range(count):
+        at, size = first + k * num_actees, 0
+        for e in range(num_actees):
+            size += values[at + e] != 0
+        fine &= min(least, num_actees) <= size <= most
+        for begin in range(0, size if ordered else 1, 64):  # the places, of which each must be there once
+            seen = 0
+            for e in range(num_actees):
+                value = values[at + e]
+                fine &= 0 <= value <= (size if ordered else 1)
+                if begin < value <= begin + 64:
+                    seen |= 1 << (value - begin - 1)
+            for bit in range(min(size - begin, 64) if ordered else 0):
+                fine &= (seen >> bit) & 1 == 1
+    return fine
+
+
+@inlined
+def are_open_sets(
+    values: Any, first: int, count: int, num_actees: int, least: int, most: int, ordered: bool, mask: Any, i: int
+) -> bool:
+    """As `are_sets`, of actees that the mask of slot i leaves open."""
+    fine = True
+    for k in range(count):
+        at, size, num_open = first + k * num_actees, 0, 0
+        for e in range(num_actees):
+            size += values[at + e] != 0
+            num_open += mask[i, k, e]
+            fine &= values[at + e] == 0 or mask[i, k, e]
+        fine &= min(least, num_open) <= size <= most
+        for begin in range(0, size if ordered else 1, 64):
+            seen = 0
+            for e in range(num_actees):
+                value = values[at + e]
+                fine &= 0 <= value <= (size if ordered else 1)
+                if begin < value <= begin + 64:
+                    seen |= 1 << (value - begin - 1)
+            for bit in range(min(size - begin, 64) if ordered else 0):
+                fine &= (seen >> bit) & 1 == 1
+    return fine
+
+
+@inlined
 def are_within(values: Any, first: int, count: int, width: int, bounds: Any) -> bool:
     """Whether the rows `values[first:first + count]` are finite and within `bounds`, a (width, 2) array of low and high."""
     fine = True

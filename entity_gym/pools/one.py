@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import Action, ActionMask, ActionSpace, GlobalCategoricalAction
+from entity_gym.actions import Action, ActionMask, ActionSpace, GlobalCategoricalAction, SelectEntitiesActionSpace
 from entity_gym.actions.reading import EntityID
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import PLAYER_REWARD, TARGET, VecAction, VecActionMask, VecObs
@@ -162,6 +162,8 @@ def _choices(
     """
     actors = offered.actors.values[:, 0].tolist()
     values = np.full((len(actors), space.width), -1 if space.discrete else np.nan, space.dtype)
+    if action is None and space.per_pair:
+        return RaggedBuffer(np.zeros((int(offered.pair_offsets[-1]), 1), np.int64), offered.pair_offsets)
     if action is not None:
         if not isinstance(action, space.action_type):
             raise ValueError(f"{where} is a {type(action).__name__}; it must be a {space.action_type.__name__}")
@@ -173,6 +175,8 @@ def _choices(
             rows = [row_of.get(actor, -1) for actor in action.actors]
             if -1 in rows:
                 raise ValueError(f"{where} names the actor {action.actors[rows.index(-1)]!r}, which was not offered")
+        if space.per_pair:
+            return RaggedBuffer(_set_values(where, space, offered, rows, ids, chosen), offered.pair_offsets)
         if space.selects:
             index_of = {None: -1, **{id_: index for index, id_ in enumerate(ids)}}
             for actee in chosen:
@@ -189,3 +193,22 @@ def _choices(
         with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
             values[rows] = given.reshape(len(rows), space.width).astype(space.dtype)
     return RaggedBuffer(values, offered.actors.offsets)
+
+
+def _set_values(
+    where: str, space: ActionSpace, offered: VecActionMask, rows: list[int], ids: list[EntityID], chosen: Any
+) -> NDArray[np.int64]:
+    """Return the (A * N, 1) values of sets, given as a list of ids for each of the actors `rows`; the others select nothing."""
+    assert offered.actees is not None and isinstance(space, SelectEntitiesActionSpace)
+    column_of = {ids[index]: column for column, index in enumerate(offered.actees.values[:, 0].tolist())}
+    values = np.zeros((len(offered.actors.values), len(column_of)), np.int64)
+    if len(chosen) != len(rows):
+        raise ValueError(f"{where} has {len(chosen)} sets for {len(rows)} actors")
+    for row, selected in zip(rows, chosen, strict=True):
+        for place, actee in enumerate(selected, start=1):
+            if actee not in column_of:
+                raise ValueError(f"{where} selects {actee!r}, which was not offered")
+            if values[row, column_of[actee]]:
+                raise ValueError(f"{where} selects {actee!r} twice")
+            values[row, column_of[actee]] = place if space.ordered else 1
+    return values.reshape(-1, 1)

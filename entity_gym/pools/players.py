@@ -29,7 +29,7 @@ Shapes: N frames, P players, E entities of a type in all frames, A actors of an 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -49,6 +49,7 @@ class PlayerMapping:
     Args:
         world: has the functions `num_players`, `players`, `seen_by` and perhaps `visible_to`, whose results are checked here.
         values: its parameters.
+        per_pair: its actions with a value for each pair of an actor and an actee.
 
     Attributes:
         num_players: P, at least 1.
@@ -56,8 +57,8 @@ class PlayerMapping:
         fixed: parameters on which the mapping depends, so `env_info` may not change them.
     """
 
-    def __init__(self, world: Any, values: Mapping[str, Any]) -> None:
-        self._world, self._values = world, values
+    def __init__(self, world: Any, values: Mapping[str, Any], per_pair: Collection[str] = ()) -> None:
+        self._world, self._values, self.per_pair = world, values, per_pair
         self._name = getattr(world, "__name__", repr(world))
         self.num_players = int(world.num_players(values))
         self.hides = callable(getattr(world, "visible_to", None))
@@ -140,7 +141,8 @@ def players_of(env: EnvFactory) -> PlayerMapping | None:
     world = source.world
     if not all(callable(getattr(world, name, None)) for name in ("num_players", "players", "seen_by")):
         return None
-    return PlayerMapping(world, source.values)
+    actions = source.spaces()[1]
+    return PlayerMapping(world, source.values, [name for name, space in actions.items() if space.per_pair])
 
 
 # ---- taking frames apart, and putting actions together
@@ -152,7 +154,11 @@ class Part:
 
     seats: NDArray[np.int64]  # (N,) the player
     rows: Mapping[str, NDArray[np.bool_]]  # action -> (A,) true for its actors
+    values: Mapping[
+        str, NDArray[np.bool_]
+    ]  # action -> true for the values of its actors: `rows`, unless there is one per pair
     actors: Mapping[str, RaggedBuffer[np.int64]]  # action -> N sequences of its actors
+    offsets: Mapping[str, NDArray[np.int64]]  # action -> (N + 1,) where the frames begin among the values of its actors
 
     def where(self, frame: int) -> str:
         """Return the name of a frame in messages."""
@@ -187,7 +193,14 @@ class Seating:
             raise ValueError(f"player is {player!r:.200}; there are players 0 to {self.mapping.num_players - 1}")
         rows = {name: owners == seats[self._frames[name]] for name, owners in self._owners.items()}
         masks = self.obs.action_masks
-        return Part(seats, rows, {name: keep_items(mask.actors, rows[name]) for name, mask in masks.items()})
+        actors = {name: keep_items(mask.actors, rows[name]) for name, mask in masks.items()}
+        values, offsets = dict(rows), {name: each.offsets for name, each in actors.items()}
+        for name in self.mapping.per_pair:
+            values[name] = rows[name][masks[name].pair_actors]
+            offsets[name] = keep_items(
+                RaggedBuffer.unchecked(values[name], masks[name].pair_offsets), values[name]
+            ).offsets
+        return Part(seats, rows, values, actors, offsets)
 
     def show(self, part: Part) -> VecObs:
         """Return the frames as the players of `part` see them: all entities, but only their own actors and reward.
@@ -221,24 +234,25 @@ class Seating:
             parts: of every player, with its actions for what `show` returned.
 
         Returns:
-            Action -> N sequences, aligned with the actors of `obs`.
+            Action -> N sequences, aligned with the actors of `obs`, or with its pairs.
 
         Raises:
             ValueError: an action is missing or unknown, or has not one value for each of the player's actors.
         """
         masks = self.obs.action_masks
         for part, actions in parts:
-            check_counts(actions, part.actors, part.where)
+            check_counts(actions, part.offsets, part.where)
         joined: dict[str, VecAction] = {}
         for name, mask in masks.items():
             first = parts[0][1][name]
-            values = np.empty((mask.actors.items(), first.values.shape[1]), first.values.dtype)
+            offsets = mask.pair_offsets if name in self.mapping.per_pair else mask.actors.offsets
+            values = np.empty((int(offsets[-1]), first.values.shape[1]), first.values.dtype)
             times = np.zeros(len(values), np.int64)
             for part, actions in parts:
-                values[part.rows[name]] = actions[name].values
-                times += part.rows[name]
+                values[part.values[name]] = actions[name].values
+                times += part.values[name]
             assert (times == 1).all(), f"one part must act for each player in action {name!r}"
-            joined[name] = first.unchecked(values, mask.actors.offsets)
+            joined[name] = first.unchecked(values, offsets)
         return joined
 
     def _seen(self, seats: NDArray[np.int64], name: str, buffer: RaggedBuffer[np.float32]) -> RaggedBuffer[np.float32]:

@@ -23,6 +23,7 @@ from entity_gym.actions import (
     ActionSpace,
     ContinuousAction,
     GlobalCategoricalAction,
+    SelectEntitiesAction,
     SelectEntityAction,
 )
 from entity_gym.batch.saving import spaces_from_dict
@@ -310,6 +311,8 @@ def _action_to_json(action: Action) -> Message:
         return {"choice": int(action.action), "label": action.label}
     if isinstance(action, ContinuousAction):
         return {"actors": list(action.actors), "values": np.asarray(action.values).tolist()}
+    if isinstance(action, SelectEntitiesAction):
+        return {"actors": list(action.actors), "actees": [list(actees) for actees in action.actees]}
     if isinstance(action, SelectEntityAction):  # actors that select nobody are not listed
         pairs = [(actor, actee) for actor, actee in zip(action.actors, action.actees, strict=True) if actee is not None]
         return {"actors": [actor for actor, _ in pairs], "actees": [actee for _, actee in pairs]}

@@ -1,0 +1,154 @@
+"""Select-entities actions: every actor selects a set of the entities of its frame, in an order if the space has one.
+
+In a batch an actor's set is a number for each pair of the actor and an actee, actor by actor: 0 for an actee that is not
+selected, otherwise 1, or in an ordered set its place, from 1 on.
+
+Shapes: A actors, N actees, P pairs of all frames.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from entity_gym.actions.reading import EntityID, FrameEntities, Offer
+from entity_gym.actions.select_entity import EntitiesActionSpace, SelectEntityActionMask, read_pairs
+from entity_gym.batch.vec_obs import VecActionMask
+from entity_gym.errors import check_whole
+
+
+@dataclass(kw_only=True)
+class SelectEntitiesActionMask(SelectEntityActionMask):
+    """The actors that select entities, and the entities that they may select, as in `SelectEntityActionMask`.
+
+    An actor may be left without an open entity: its set is empty.
+    """
+
+
+@dataclass
+class SelectEntitiesAction:
+    """The sets of several actors.
+
+    Attributes:
+        actors: ids of the actors.
+        actees: of each of them the ids that it selected; of ordered sets in that order, of others as they were offered.
+    """
+
+    actors: Sequence[EntityID]
+    actees: Sequence[Sequence[EntityID]]
+
+
+@dataclass(frozen=True)
+class SelectEntitiesActionSpace(EntitiesActionSpace):
+    """Every actor selects a set of the entities that its observation offers.
+
+    Attributes:
+        min: the least number of entities in a set; an actor to whom fewer are open selects all of them.
+        max: the most; None: all that are open.
+        ordered: the policy picks one entity after the other, and sees what it has picked, until it stops.
+        cost, budget: of ordered sets: names of a feature of the actees and of one of the actors (or of a global feature). The
+            policy picks only entities whose cost is within what is left of the actor's budget. A world must bear dearer sets:
+            other agents may ask for them.
+    """
+
+    min: int = 0
+    max: int | None = None
+    ordered: bool = False
+    cost: str | None = None
+    budget: str | None = None
+
+    kind = "select entities"
+    mask_type = SelectEntitiesActionMask
+    action_type = SelectEntitiesAction
+    choices_field = "actees"
+    per_pair = True
+
+    def __post_init__(self) -> None:
+        where = type(self).__name__
+        check_whole(self.min, f"{where}.min", 0)
+        if self.max is not None:
+            check_whole(self.max, f"{where}.max", max(1, self.min))
+        for name in ("cost", "budget"):
+            if not isinstance(getattr(self, name), str | None):
+                raise ValueError(f"{where}.{name} is {getattr(self, name)!r}; it must be the name of a feature")
+        if (self.cost is None) != (self.budget is None):
+            raise ValueError(f"{where}: cost={self.cost!r} and budget={self.budget!r}; give both or neither")
+        if self.cost is not None and not self.ordered:
+            raise ValueError(f"{where}: cost and budget are of ordered sets; give ordered=True")
+        if self.cost is not None and self.min:
+            raise ValueError(f"{where}.min is {self.min}; with a budget it must be 0: nothing may be cheap enough")
+        super().__post_init__()
+
+    def changes_since(self, before: Self, name: str) -> Iterator[str]:
+        yield from super().changes_since(before, name)
+        if before.ordered != self.ordered:
+            raise ValueError(f"the action {name!r} selects {'ordered' if self.ordered else 'unordered'} sets now")
+        if (before.cost, before.budget) != (self.cost, self.budget):
+            raise ValueError(f"the action {name!r} has another cost or budget now: {self.cost!r}, {self.budget!r}")
+        if (before.min, before.max) != (self.min, self.max):
+            yield f"action {name!r} now selects {self.min} to {'all' if self.max is None else self.max} entities"
+
+    def read(self, name: str, mask: SelectEntitiesActionMask, entities: FrameEntities) -> Offer:
+        return read_pairs(name, mask, entities, exclude_self=self.exclude_self)
+
+    def limits(self, num_open: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return the (A,) least and most entities in sets of actors to whom so many are open, (A,)."""
+        most = num_open if self.max is None else np.minimum(num_open, self.max)
+        return np.minimum(num_open, self.min), most
+
+    def is_allowed(self, values: NDArray[np.int64], offered: VecActionMask) -> NDArray[np.bool_]:
+        """Return (A,) true where only open entities are selected, as many as may be, and in an order if there is one."""
+        places, actors, num_actors = values[:, 0], offered.pair_actors, offered.actors.items()
+        is_open = np.ones(len(places), np.bool_) if offered.mask is None else offered.mask.values[:, 0]
+        counts = np.bincount(actors[places != 0], minlength=num_actors)
+        least, most = self.limits(np.bincount(actors[is_open], minlength=num_actors))
+        wrong = (places != 0) & ~is_open
+        if self.ordered:  # the places of an actor are 1 to their number
+            wrong |= (places < 0) | (places > counts[actors])
+            first = np.cumsum(counts) - counts
+            taken = np.where(wrong | (places == 0), -1, first[actors] + places - 1)
+            twice = np.bincount(taken[taken >= 0], minlength=max(1, int(counts.sum()))) > 1
+            wrong |= (taken >= 0) & twice[taken]
+        else:
+            wrong |= (places != 0) & (places != 1)
+        is_wrong = np.zeros(num_actors, np.bool_)
+        is_wrong[actors[wrong]] = True
+        return np.asarray(~is_wrong & (counts >= least) & (counts <= most))
+
+    def refusal(self, value: NDArray[np.int64]) -> str:
+        most = "all" if self.max is None else self.max
+        numbers = "1 to their number in the order of the set" if self.ordered else "1"
+        return (
+            f" is {value.tolist()}, a number for each actee; expected {self.min} to {most} open ones with {numbers}, and 0 "
+            "for the others"
+        )
+
+    def for_world(
+        self, values: NDArray[np.int64], offer: Offer, ids: Sequence[EntityID | None]
+    ) -> SelectEntitiesAction:
+        actees = [ids[actee] for actee in offer.actees.tolist()]
+        sets = []
+        for places in values[:, 0].reshape(len(offer.actors), len(actees)):
+            chosen = np.flatnonzero(places)
+            sets.append([actees[column] for column in chosen[np.argsort(places[chosen], kind="stable")].tolist()])
+        return SelectEntitiesAction([ids[actor] for actor in offer.actors.tolist()], sets)
+
+    def sample(self, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
+        """Draw (P, 1) sets: how many entities, uniformly from what is allowed, then which, and in which order."""
+        actors, num_actors = offered.pair_actors, offered.actors.items()
+        pairs = np.arange(len(actors)) if offered.mask is None else np.flatnonzero(offered.mask.values[:, 0])
+        num_open = np.bincount(actors[pairs], minlength=num_actors)
+        least, most = self.limits(num_open)
+        sizes = rng.integers(least, most + 1)
+        shuffled = pairs[np.lexsort((rng.random(len(pairs)), actors[pairs]))]
+        first = np.cumsum(num_open) - num_open
+        of_each = actors[shuffled]
+        places = np.arange(len(shuffled)) - first[of_each] + 1
+        values = np.zeros((len(actors), 1), np.int64)
+        chosen = places <= sizes[of_each]
+        values[shuffled[chosen], 0] = places[chosen] if self.ordered else 1
+        return values
