@@ -15,7 +15,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.kind import ActionSpace
+from entity_gym.actions.kind import ACTORS, ActionSpace
 from entity_gym.actions.reading import EntityID, FrameEntities, Offer
 from entity_gym.actions.select_entity import EntitiesActionSpace, SelectEntityActionMask, read_pairs
 from entity_gym.batch.vec_obs import VecActionMask
@@ -84,6 +84,8 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
         if self.cost is not None and self.min:
             raise ValueError(f"{where}.min is {self.min}; with a budget it must be 0: nothing may be cheap enough")
         super().__post_init__()
+        if ACTORS in self.after:
+            raise ValueError(f"{where}.after names {ACTORS!r}, but actors select their sets at the same time")
 
     def changes_since(self, before: Self, name: str) -> Iterator[str]:
         yield from super().changes_since(before, name)
