@@ -141,6 +141,18 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
             sets.append([actees[column] for column in chosen[np.argsort(places[chosen], kind="stable")].tolist()])
         return SelectEntitiesAction([ids[actor] for actor in offer.actors.tolist()], sets)
 
+    def closest(self, places: NDArray[np.int64], is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return allowed (A, N) places for others, (A, N) from 0, of which any may be closed, missing, too many or equal.
+
+        Closed ones are left out, and so are the last where there are too many; where there are too few, the first open ones are
+        added. Equal places are ordered by column.
+        """
+        taken = (places > 0) & is_open
+        sizes = np.clip(taken.sum(axis=1), *self.limits(is_open.sum(axis=1)))
+        later = places.max(initial=0) + np.where(is_open, 1, 2)
+        ranks = np.where(taken, places, later).argsort(axis=1, kind="stable").argsort(axis=1)
+        return np.where(ranks < sizes[:, None], ranks + 1 if self.ordered else 1, 0)
+
     def sample(self, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
         """Draw (P, 1) sets: how many entities, uniformly from what is allowed, then which, and in which order."""
         actors, num_actors = offered.pair_actors, offered.actors.items()
