@@ -8,17 +8,19 @@ Shapes: A actors, N actees, P pairs of all frames.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions.kind import ActionSpace
 from entity_gym.actions.reading import EntityID, FrameEntities, Offer
 from entity_gym.actions.select_entity import EntitiesActionSpace, SelectEntityActionMask, read_pairs
 from entity_gym.batch.vec_obs import VecActionMask
-from entity_gym.errors import check_whole
+from entity_gym.errors import check_whole, nearest
+from entity_gym.spaces import ObsSpace
 
 
 @dataclass(kw_only=True)
@@ -163,3 +165,14 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
         chosen = places <= sizes[of_each]
         values[shuffled[chosen], 0] = places[chosen] if self.ordered else 1
         return values
+
+
+def check_budgets(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> None:
+    """Raise a ValueError unless every cost and every budget of an action names a feature of `obs_space`."""
+    features = [name for entity in obs_space.entities.values() for name in entity.features]
+    for name, space in action_space.items():
+        if isinstance(space, SelectEntitiesActionSpace) and space.cost and space.budget:
+            known = {"cost": features, "budget": [*features, *obs_space.global_features]}
+            for option, among in known.items():
+                if (feature := getattr(space, option)) not in among:
+                    raise ValueError(f"action {name!r}: {option}={feature!r} is no feature; {nearest(feature, among)}")

@@ -189,8 +189,14 @@ def test_every_mistake_is_refused_and_nobody_steps(kind: str) -> None:
         ({}, "action 'do' is missing"),
         ({"do": good, "od": good}, "unknown action 'od'; .*did you mean 'do'"),
         ({"do": good[:1]}, "action 'do' has 1 sequences for 2 environments"),
-        ({"do": kind_of.from_flattened(good.values[:-1], [0, num - 1])}, rf"has {num - 1} values, and {num} are needed"),
-        ({"do": kind_of.from_flattened(good.values, [1, num - 1])}, r"environment 0\): .* has 1 values, and 0 are needed"),
+        (
+            {"do": kind_of.from_flattened(good.values[:-1], [0, num - 1])},
+            rf"has {num - 1} values, and {num} are needed",
+        ),
+        (
+            {"do": kind_of.from_flattened(good.values, [1, num - 1])},
+            r"environment 0\): .* has 1 values, and 0 are needed",
+        ),
         ({"do": good.values}, "(?s)action 'do' is .*; expected a RaggedBuffer"),
         (
             {"do": RaggedBuffer.from_flattened(good.values > 0, good.size1())},

@@ -195,7 +195,10 @@ def test_the_parts_of_all_players_are_what_was_there() -> None:
 @pytest.mark.parametrize(
     ("parts", "message"),
     [
-        ([(0, bids([1], [1])), (1, bids([1, 1], [1]))], "frame 0, player 0: action 'bid' has 1 values, and 2 are needed"),
+        (
+            [(0, bids([1], [1])), (1, bids([1, 1], [1]))],
+            "frame 0, player 0: action 'bid' has 1 values, and 2 are needed",
+        ),
         ([(0, bids([1, 1])), (1, bids([1, 1], [1]))], "'bid' has 1 sequences for 2 environments"),
         ([(0, {}), (1, bids([1, 1], [1]))], "action 'bid' is missing"),
     ],
