@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym import CategoricalAction, ContinuousAction, GlobalCategoricalAction, SelectEntitiesAction, SelectEntityAction
+from entity_gym import (
+    CategoricalAction,
+    ContinuousAction,
+    GlobalCategoricalAction,
+    SelectEntitiesAction,
+    SelectEntityAction,
+)
 from entity_gym.batch.frame import FrameReader
 from entity_gym.bridges.remote import ProgramWorlds
 from entity_gym.bridges.remote.messages import (
