@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,11 +134,7 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
     def for_world(
         self, values: NDArray[np.int64], offer: Offer, ids: Sequence[EntityID | None]
     ) -> SelectEntitiesAction:
-        actees = [ids[actee] for actee in offer.actees.tolist()]
-        sets = []
-        for places in values[:, 0].reshape(len(offer.actors), len(actees)):
-            chosen = np.flatnonzero(places)
-            sets.append([actees[column] for column in chosen[np.argsort(places[chosen], kind="stable")].tolist()])
+        sets = [[ids[actee] for actee in offer.actees[chosen].tolist()] for chosen in self.sets(values, offer)]
         return SelectEntitiesAction([ids[actor] for actor in offer.actors.tolist()], sets)
 
     def closest(self, places: NDArray[np.int64], is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -152,6 +148,21 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
         later = places.max(initial=0) + np.where(is_open, 1, 2)
         ranks = np.where(taken, places, later).argsort(axis=1, kind="stable").argsort(axis=1)
         return np.where(ranks < sizes[:, None], ranks + 1 if self.ordered else 1, 0)
+
+    def sets(self, values: NDArray[np.int64], offer: Offer) -> list[NDArray[np.int64]]:
+        """Return the set of each actor of one frame: places in `offer.actees`, in the order of the set if there is one."""
+        pairs = values[:, 0].reshape(len(offer.actors), len(offer.actees))
+        return [np.argsort(row, kind="stable")[np.count_nonzero(row == 0) :] for row in pairs]
+
+    def by_actor(self, probs: NDArray[Any], offer: Offer, values: NDArray[np.int64]) -> Sequence[NDArray[Any]]:
+        """As in `ActionSpace`; an actor has (1, N) probabilities that an actee is selected.
+
+        In ordered sets these are (picks + 1, N + 1): of each pick, and last of the one that stops; the last column is to stop.
+        """
+        if not self.ordered:
+            return list(probs[:, 1].reshape(len(offer.actors), 1, len(offer.actees)))
+        picks = [len(chosen) + 1 for chosen in self.sets(values, offer)]
+        return np.split(probs.reshape(-1, len(offer.actees) + 1), np.cumsum(picks))[:-1]
 
     def sample(self, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
         """Draw (P, 1) sets: how many entities, uniformly from what is allowed, then which, and in which order."""
