@@ -203,7 +203,7 @@ class ActionSpace(ABC):
         """
 
     def rare_choices(self, offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Yield allowed (A, width) choices that random play rarely takes, each with a description."""
+        """Yield allowed choices that random play rarely takes, as `sample` returns them, each with a description."""
         yield from ()
 
     def value_offsets(self, offered: VecActionMask) -> NDArray[np.int64]:
