@@ -405,6 +405,13 @@ def test_a_world_is_told_the_sets_in_its_own_ids() -> None:
     assert ordered.received == [{"groom": told}]
 
 
+def test_a_set_without_an_order_is_told_in_the_order_of_the_offer_however_large_it_is() -> None:
+    backwards = [f"cat{i}" for i in range(99, -1, -1)]
+    env, (world,) = pool(FREE, yard(100, actor_ids=["cat0"], actee_ids=backwards))
+    env.act(sets([[1] * 100]))
+    assert world.received == [{"groom": SelectEntitiesAction(["cat0"], [backwards])}]
+
+
 def test_an_actor_without_actees_is_told_an_empty_set() -> None:
     env, (alone,) = pool(SOME, yard(2, actee_ids=[]))
     env.act(sets([[], []]))
