@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.kind import ActionSpace
+from entity_gym.actions.kind import ACTORS, ActionSpace
 from entity_gym.actions.reading import EntityID, FrameEntities, Offer
 from entity_gym.actions.select_entity import EntitiesActionSpace, SelectEntityActionMask, read_pairs
 from entity_gym.batch.vec_obs import VecActionMask
@@ -84,6 +84,8 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
         if self.cost is not None and self.min:
             raise ValueError(f"{where}.min is {self.min}; with a budget it must be 0: nothing may be cheap enough")
         super().__post_init__()
+        if ACTORS in self.after:
+            raise ValueError(f"{where}.after names {ACTORS!r}, but actors select their sets at the same time")
 
     def changes_since(self, before: Self, name: str) -> Iterator[str]:
         yield from super().changes_since(before, name)
@@ -134,6 +136,18 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
     ) -> SelectEntitiesAction:
         sets = [[ids[actee] for actee in offer.actees[chosen].tolist()] for chosen in self.sets(values, offer)]
         return SelectEntitiesAction([ids[actor] for actor in offer.actors.tolist()], sets)
+
+    def closest(self, places: NDArray[np.int64], is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return allowed (A, N) places for others, (A, N) from 0, of which any may be closed, missing, too many or equal.
+
+        Closed ones are left out, and so are the last where there are too many; where there are too few, the first open ones are
+        added. Equal places are ordered by column.
+        """
+        taken = (places > 0) & is_open
+        sizes = np.clip(taken.sum(axis=1), *self.limits(is_open.sum(axis=1)))
+        later = places.max(initial=0) + np.where(is_open, 1, 2)
+        ranks = np.where(taken, places, later).argsort(axis=1, kind="stable").argsort(axis=1)
+        return np.where(ranks < sizes[:, None], ranks + 1 if self.ordered else 1, 0)
 
     def sets(self, values: NDArray[np.int64], offer: Offer) -> list[NDArray[np.int64]]:
         """Return the set of each actor of one frame: places in `offer.actees`, in the order of the set if there is one."""
