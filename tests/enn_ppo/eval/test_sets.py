@@ -96,7 +96,8 @@ def test_an_agent_selects_objects_and_tells_how_likely_each_was(run_dir: Path) -
     allowed.allowed = [[allowed.entities[1]], []]
     decision = agent.decide(allowed)
     assert decision.probabilities[1].tolist() == [0, 1] and decision.actions[1] == []
-    assert agent.decide(obs(Wash, count=0)).actions == [[], []]
+    for action in (Pack, Wash, Keep):
+        assert agent.decide(obs(action, count=0)).actions == [[], []]
     assert agent.decide(obs(Pack, actors=[])).actions == []
 
 
