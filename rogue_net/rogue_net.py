@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
@@ -14,8 +15,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from entity_gym.actions import ACTORS, ActionSpace
+from entity_gym.actions import ACTORS, ActionSpace, SelectEntitiesActionSpace
 from entity_gym.actions.chains import decision_order
+from entity_gym.actions.select_entities import check_budgets
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.spaces import ObsSpace
@@ -26,7 +28,8 @@ from rogue_net.checks import Range
 from rogue_net.config import RogueNetConfig
 from rogue_net.heads.chains import close_by_choices, on_actors, on_frames, sums_before
 from rogue_net.heads.distributions import ActionDistribution
-from rogue_net.heads.heads import HEADS, ActionHead, FrameHead, ValueHead
+from rogue_net.heads.heads import ActionHead, FrameHead, ValueHead
+from rogue_net.heads.kinds import HEADS
 from rogue_net.heads.noise import FrameKeys
 from rogue_net.heads.readout import Readout
 from rogue_net.inputs.embedding import Embedding
@@ -49,7 +52,9 @@ class ActResult(NamedTuple):
     values: Tensor  # (B,) float32
     #: If asked for: action -> B sequences of what was drawn from. Log-probabilities of the choices, -inf where masked: (A, C),
     #: or for select-entity (actor-choice pairs, 1), actor by actor, the choice of nobody last. Continuous: (A, 2 n) means and
-    #: then log standard deviations, before they are bounded. Of actions with `after`, given the earlier choices in `actions`.
+    #: then log standard deviations, before they are bounded. Of sets, those of each decision on the way to the set: (pairs, 2) of
+    #: no and yes, or for ordered sets (rows, 1), pick by pick, of all actees and then of stopping. Of actions with `after`, given
+    #: the earlier choices in `actions`.
     logits: dict[str, RaggedTensor] | None = None
     state: State | None = None  # what the policy knows at the next step, of B environments; None: it remembers nothing
 
@@ -76,8 +81,13 @@ class Evaluation(NamedTuple):
     log_probs: dict[str, RaggedTensor]  # action -> B sequences of (A,) float32
     entropies: dict[str, RaggedTensor]  # action -> B sequences of (A,) float32
     values: Tensor  # (B,) float32
-    logits: dict[str, Tensor]  # action -> the values of `ActResult.logits`
+    distributions: dict[str, ActionDistribution]  # action -> what the actions were decided by
     regressions: dict[str, Tensor]  # regression head -> (B, its size) float32
+
+    @property
+    def logits(self) -> dict[str, Tensor]:
+        """Action -> the values of `ActResult.logits`."""
+        return {name: each.rows for name, each in self.distributions.items()}
 
 
 class Decision(NamedTuple):
@@ -109,7 +119,7 @@ class RogueNet(nn.Module):
         linear layers of embeddings             torch's default: U(±1 / sqrt(inputs)), bias too
         types without features, categories      N(0, 1)
         categorical and continuous heads        orthogonal of gain 0.01, bias 0; log standard deviations 0
-        select-entity heads                     torch's default; the key of nobody N(0, 1)
+        heads of entities and of sets           torch's default; the keys of nobody and of stopping N(0, 1)
         value and regression heads              0
         what heads read of earlier choices      torch's default; the layer that adds it to the token 0
 
@@ -151,6 +161,7 @@ class RogueNet(nn.Module):
         # keyed by position: an action's name may hold what a module's name may not, such as a dot
         self.heads = nn.ModuleList(HEADS[type(space)](space, config) for space in action_space.values())
         self.order = decision_order(action_space)
+        check_budgets(self.translation.obs_space, action_space)
         for name, space in action_space.items():
             in_turn = ACTORS in space.after
             tells = in_turn or any(name in later.after for later in action_space.values())
@@ -235,7 +246,7 @@ class RogueNet(nn.Module):
             log_probs={name: made.log_probs for name, made in decisions.items()},
             entropies={name: made.entropies() for name, made in decisions.items()},
             values=self.value_head(readout.means),
-            logits={name: made.distribution.rows for name, made in decisions.items()},
+            distributions={name: made.distribution for name, made in decisions.items()},
             regressions={name: head(readout.means) for name, head in regressions},
         )
 
@@ -288,8 +299,9 @@ class RogueNet(nn.Module):
                     distribution = self._distribution(name, readout, decided, own, temperature)
                     drawn = distribution.mode() if greedy else distribution.sample(source)
                     values = torch.where((mask.ranks < rank).unsqueeze(1), values, drawn)
-                decided[name] = mask.actors._replace(values=values)
+                decided[name] = self.head(name).lists(mask, values)
             actions = decided[name]
+            distribution = distribution.along(actions.values)
             log_probs = mask.actors._replace(values=distribution.log_prob(actions.values))
             decisions[name] = Decision(actions, log_probs, distribution)
         return {name: decisions[name] for name in self.action_space}
@@ -313,6 +325,11 @@ class RogueNet(nn.Module):
         """
         head, space, batch = self.head(name), self.action_space[name], readout.batch
         mask, actors, actees = batch.action_masks[name], readout.actors(name), readout.actees(name)
+        if isinstance(space, SelectEntitiesActionSpace) and space.cost and space.budget:
+            costs, budgets = (batch.column(each, self.translation.obs_space) for each in (space.cost, space.budget))
+            tokens = batch.action_tokens[name]
+            assert tokens.actees is not None
+            mask = replace(mask, costs=costs[tokens.actees], budgets=budgets[tokens.actors])
         seen = {earlier: decided[earlier] for earlier in space.after if earlier != ACTORS}
         if head.reader is not None:
             messages = torch.zeros_like(readout.tokens)
@@ -344,7 +361,9 @@ class RogueNet(nn.Module):
         heads: Any = zip(self.action_space, self.heads, strict=True)
         masks = readout.batch.action_masks
         return {
-            name: RaggedTensor(decisions[name].distribution.rows, head.logit_offsets(masks[name]))
+            name: RaggedTensor(
+                decisions[name].distribution.rows, head.logit_offsets(masks[name], decisions[name].actions)
+            )
             for name, head in heads
         }
 
@@ -379,7 +398,7 @@ class RogueNet(nn.Module):
             ValueError: `fused` was asked for, and cannot be.
         """
         if not self._has_chosen:
-            if uses_program(self.config, self.value_head.project.weight):
+            if uses_program(self.config, self.value_head.project.weight, self.action_space):
                 from rogue_net.kernels.cpu.program import Program  # the compiler is needed by those who use it
 
                 with torch.inference_mode(False):  # its memory could not be written to outside that mode

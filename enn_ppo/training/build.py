@@ -111,7 +111,7 @@ def terms_of(ppo: PPOConfig, obs_space: ObsSpace, action_space: Mapping[str, Act
     """
     terms: list[Term] = []
     if ppo.teacher is not None:
-        terms.append(TeacherLoss(action_space))
+        terms.append(TeacherLoss())
     if ppo.target_coef != 0:
         if not obs_space.targets:
             raise ValueError(f"ppo.target_coef={ppo.target_coef}: the environment declares no targets to predict")

@@ -8,17 +8,19 @@ Shapes: A actors, N actees, P pairs of all frames.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
+from entity_gym.actions.kind import ACTORS, ActionSpace
 from entity_gym.actions.reading import EntityID, FrameEntities, Offer
 from entity_gym.actions.select_entity import EntitiesActionSpace, SelectEntityActionMask, read_pairs
 from entity_gym.batch.vec_obs import VecActionMask
-from entity_gym.errors import check_whole
+from entity_gym.errors import check_whole, nearest
+from entity_gym.spaces import ObsSpace
 
 
 @dataclass(kw_only=True)
@@ -82,6 +84,8 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
         if self.cost is not None and self.min:
             raise ValueError(f"{where}.min is {self.min}; with a budget it must be 0: nothing may be cheap enough")
         super().__post_init__()
+        if ACTORS in self.after:
+            raise ValueError(f"{where}.after names {ACTORS!r}, but actors select their sets at the same time")
 
     def changes_since(self, before: Self, name: str) -> Iterator[str]:
         yield from super().changes_since(before, name)
@@ -130,12 +134,35 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
     def for_world(
         self, values: NDArray[np.int64], offer: Offer, ids: Sequence[EntityID | None]
     ) -> SelectEntitiesAction:
-        actees = [ids[actee] for actee in offer.actees.tolist()]
-        sets = []
-        for places in values[:, 0].reshape(len(offer.actors), len(actees)):
-            chosen = np.flatnonzero(places)
-            sets.append([actees[column] for column in chosen[np.argsort(places[chosen], kind="stable")].tolist()])
+        sets = [[ids[actee] for actee in offer.actees[chosen].tolist()] for chosen in self.sets(values, offer)]
         return SelectEntitiesAction([ids[actor] for actor in offer.actors.tolist()], sets)
+
+    def closest(self, places: NDArray[np.int64], is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return allowed (A, N) places for others, (A, N) from 0, of which any may be closed, missing, too many or equal.
+
+        Closed ones are left out, and so are the last where there are too many; where there are too few, the first open ones are
+        added. Equal places are ordered by column.
+        """
+        taken = (places > 0) & is_open
+        sizes = np.clip(taken.sum(axis=1), *self.limits(is_open.sum(axis=1)))
+        later = places.max(initial=0) + np.where(is_open, 1, 2)
+        ranks = np.where(taken, places, later).argsort(axis=1, kind="stable").argsort(axis=1)
+        return np.where(ranks < sizes[:, None], ranks + 1 if self.ordered else 1, 0)
+
+    def sets(self, values: NDArray[np.int64], offer: Offer) -> list[NDArray[np.int64]]:
+        """Return the set of each actor of one frame: places in `offer.actees`, in the order of the set if there is one."""
+        pairs = values[:, 0].reshape(len(offer.actors), len(offer.actees))
+        return [np.argsort(row, kind="stable")[np.count_nonzero(row == 0) :] for row in pairs]
+
+    def by_actor(self, probs: NDArray[Any], offer: Offer, values: NDArray[np.int64]) -> Sequence[NDArray[Any]]:
+        """As in `ActionSpace`; an actor has (1, N) probabilities that an actee is selected.
+
+        In ordered sets these are (picks + 1, N + 1): of each pick, and last of the one that stops; the last column is to stop.
+        """
+        if not self.ordered:
+            return list(probs[:, 1].reshape(len(offer.actors), 1, len(offer.actees)))
+        picks = [len(chosen) + 1 for chosen in self.sets(values, offer)]
+        return np.split(probs.reshape(-1, len(offer.actees) + 1), np.cumsum(picks))[:-1]
 
     def sample(self, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
         """Draw (P, 1) sets: how many entities, uniformly from what is allowed, then which, and in which order."""
@@ -165,3 +192,14 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
         chosen = places <= sizes[of_each]
         values[shuffled[chosen], 0] = places[chosen] if self.ordered else 1
         return values
+
+
+def check_budgets(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> None:
+    """Raise a ValueError unless every cost and every budget of an action names a feature of `obs_space`."""
+    features = [name for entity in obs_space.entities.values() for name in entity.features]
+    for name, space in action_space.items():
+        if isinstance(space, SelectEntitiesActionSpace) and space.cost and space.budget:
+            known = {"cost": features, "budget": [*features, *obs_space.global_features]}
+            for option, among in known.items():
+                if (feature := getattr(space, option)) not in among:
+                    raise ValueError(f"action {name!r}: {option}={feature!r} is no feature; {nearest(feature, among)}")

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
+from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
 from rogue_net.batch.crossing import is_on, to_device
 from rogue_net.batch.frames import Frames
 from rogue_net.batch.ragged import Cat, Cuts, Gather, RaggedTensor, offsets_of
@@ -39,6 +40,9 @@ class ActionMask:
     #: Pairs of actors and actees in all frames, where the host knows; None: looked up when they are needed, which synchronises.
     num_pairs: int | None = None
     mask_after: RaggedTensor | None = None  # as `VecActionMask.mask_after`
+    #: Of ordered sets with a budget: (number of actees of all frames,) and (A,) float32. A network reads them from the features.
+    costs: Tensor | None = None
+    budgets: Tensor | None = None
 
     @cached_property
     def pair_offsets(self) -> Tensor:
@@ -255,6 +259,19 @@ class ObsBatch:
         for name, ragged in self.ids.items():
             ids[self.frames.positions[name]] = ragged.values[:, 0]
         return ids
+
+    def column(self, feature: str, obs_space: ObsSpace) -> Tensor:
+        """(E,) float32, a feature of each token, or of its frame's global features; 0 where the type has no such feature."""
+        tokens = torch.zeros(self.num_tokens, device=self.device)
+        if feature in obs_space.global_features:
+            rows = self.features[GLOBAL_ENTITY].values[:, list(obs_space.global_features).index(feature)]
+            tokens += rows.index_select(0, self.frames.of_token)
+        for name, entity in obs_space.entities.items():
+            if feature in entity.features and name in self.features:
+                tokens[self.frames.positions[name]] = self.features[name].values[
+                    :, list(entity.features).index(feature)
+                ]
+        return tokens
 
     @cached_property
     def action_tokens(self) -> dict[str, ActionTokens]:

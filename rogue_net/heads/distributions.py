@@ -20,7 +20,8 @@ TINY = torch.finfo(torch.float32).tiny
 class ActionDistribution(ABC):
     """Independent distributions, one per actor.
 
-    An actor's action is a row of n values, as batched actions have them: (A, 1) int64 for a choice, (A, n) float32 for numbers.
+    An actor's action is a row of n values, as batched actions have them: (A, 1) int64 for a choice, (A, n) float32 for numbers;
+    or a value for each actee, (P, 1) int64 for a set.
     Log-probs and entropies are (A,) float32.
     """
 
@@ -46,6 +47,18 @@ class ActionDistribution(ABC):
     @abstractmethod
     def entropy(self) -> Tensor:
         """Entropy, -E[log_prob]."""
+
+    def along(self, actions: Tensor) -> ActionDistribution:
+        """The distributions of the decisions on the way to `actions`, of which are `rows` and the entropy; see `heads.sets`."""
+        return self
+
+    def kl(self, others: Tensor) -> Tensor:
+        """(rows,) KL(p ‖ q) from this q, whose `rows` are q's: sum_c p_c (log p_c - log q_c), where terms with p_c = 0 are 0.
+
+        Args:
+            others: `rows` of p.
+        """
+        return (others.exp() * (others.clamp(min=LOWEST) - self.rows.clamp(min=LOWEST))).sum(dim=1)
 
     @abstractmethod
     def tempered(self, temperature: float) -> ActionDistribution:

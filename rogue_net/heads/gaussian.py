@@ -176,6 +176,17 @@ class BoundedGaussian(ActionDistribution):
         gaussian = self.log_std + (_LOG_SQRT_2PI + 0.5)
         return (gaussian + self.bounds.mean_log_slope(self.mean, self.log_std.exp())).sum(dim=1)
 
+    def kl(self, others: Tensor) -> Tensor:
+        """(A,) KL(p ‖ q), which equals the divergence of the unbounded Gaussians.
+
+            sum_n log σ_q - log σ_p + (σ_p² + (μ_p - μ_q)²) / (2 σ_q²) - 1/2
+
+        Source: Kullback & Leibler 1951; the divergence is invariant under the invertible map to the bounds.
+        """
+        mean, log_std = others.chunk(2, dim=1)
+        spread = (2 * log_std).exp() + (mean - self.mean).square()
+        return (self.log_std - log_std + spread * (-2 * self.log_std).exp() / 2 - 0.5).sum(dim=1)
+
     def tempered(self, temperature: float) -> BoundedGaussian:
         return BoundedGaussian(self.mean, self.log_std + math.log(temperature), self.bounds)
 

@@ -10,23 +10,18 @@ Shapes: E tokens, D width, A actors, C choices, P actor-choice pairs, K key widt
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Mapping
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
 from entity_gym.actions import (
     ACTORS,
-    ActionSpace,
-    CategoricalActionSpace,
     ContinuousActionSpace,
-    GlobalCategoricalActionSpace,
-    SelectEntityActionSpace,
 )
 from rogue_net.batch.obs_batch import ActionMask
 from rogue_net.batch.ragged import RaggedTensor, offsets_of
-from rogue_net.config import RogueNetConfig
 from rogue_net.heads.chains import Reader, on_actors, sums_before
 from rogue_net.heads.distributions import ActionDistribution, Categorical, RaggedCategorical
 from rogue_net.heads.gaussian import BoundedGaussian, Bounds
@@ -95,8 +90,12 @@ class ActionHead(nn.Module):
         """
         raise NotImplementedError
 
-    def logit_offsets(self, mask: ActionMask) -> Tensor:
-        """(B + 1,) int64: where the frames begin among the rows of the distribution's logits."""
+    def lists(self, mask: ActionMask, values: Tensor) -> RaggedTensor:
+        """The values of an action by frame."""
+        return mask.actors._replace(values=values)
+
+    def logit_offsets(self, mask: ActionMask, actions: RaggedTensor) -> Tensor:
+        """(B + 1,) int64: where the frames begin among the rows of the distribution's logits, given what the actors do."""
         return mask.actors.offsets
 
 
@@ -186,7 +185,7 @@ class SelectEntityHead(ActionHead):
         ranks, strides = mask.ranks.index_select(0, pairs.actors), choices.index_select(0, pairs.actors)
         return sums_before(is_chosen.float(), ranks, mask.most_actors, strides)
 
-    def logit_offsets(self, mask: ActionMask) -> Tensor:
+    def logit_offsets(self, mask: ActionMask, actions: RaggedTensor) -> Tensor:
         assert mask.actees is not None
         return offsets_of(mask.actors.lengths * (mask.actees.lengths + (self.nobody is not None)))
 
@@ -270,15 +269,6 @@ class ValueHead(FrameHead):
         self.project.bias.mul_(self.deviation).add_(self.mean - mean).div_(deviation)
         self.mean.copy_(mean)
         self.deviation.copy_(deviation)
-
-
-#: Makes the head of each kind of action. A new kind is one more class above and one more line here.
-HEADS: dict[type[ActionSpace], Callable[[Any, RogueNetConfig], ActionHead]] = {
-    CategoricalActionSpace: lambda space, config: CategoricalHead(config.d_model, len(space.choices)),
-    GlobalCategoricalActionSpace: lambda space, config: CategoricalHead(config.d_model, len(space.choices)),
-    SelectEntityActionSpace: lambda space, config: SelectEntityHead(config.d_model, config.d_qk, space.nobody),
-    ContinuousActionSpace: lambda space, config: ContinuousHead(config.d_model, space),
-}
 
 
 def _selected(readout: Readout, chosen: RaggedTensor) -> tuple[Tensor, Tensor]:

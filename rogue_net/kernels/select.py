@@ -5,27 +5,32 @@ from __future__ import annotations
 import logging
 import os
 import platform
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from entity_gym.actions import ActionSpace
 from rogue_net.config import RogueNetConfig
 
 log = logging.getLogger(__name__)
+
+NO_ACTIONS: Mapping[str, ActionSpace] = {}
 
 #: Settings with the only value that the program has.
 NET_OF_PROGRAM = {"dropout": 0.0, "pooling": "none", "precision": "fp32"}
 RELPOS_OF_PROGRAM = {"key_projection": False, "value_projection": False, "value_gate": "relu"}
 
 
-def uses_program(config: RogueNetConfig, weight: Tensor) -> bool:
+def uses_program(config: RogueNetConfig, weight: Tensor, action_space: Mapping[str, ActionSpace] = NO_ACTIONS) -> bool:
     """True if the compiled program computes a network. Where `auto` falls back on modules on a CPU, a line says why, once.
 
     Args:
         config: of the network.
         weight: one of its weights, of which device and dtype matter.
+        action_space: of the network.
 
     Raises:
         ValueError: `net.backend=fused` or the precision cannot be.
@@ -34,7 +39,7 @@ def uses_program(config: RogueNetConfig, weight: Tensor) -> bool:
         raise ValueError(problem)
     if config.backend == "reference":
         return False
-    reason = why_no_program(config, weight)
+    reason = why_no_program(config, weight, action_space)
     if reason is not None and config.backend == "fused":
         raise ValueError(f"net.backend=fused cannot be: {reason}; allowed: reference, auto")
     if reason is not None and weight.device.type == "cpu":
@@ -42,12 +47,15 @@ def uses_program(config: RogueNetConfig, weight: Tensor) -> bool:
     return reason is None
 
 
-def why_no_program(config: RogueNetConfig, weight: Tensor) -> str | None:
+def why_no_program(
+    config: RogueNetConfig, weight: Tensor, action_space: Mapping[str, ActionSpace] = NO_ACTIONS
+) -> str | None:
     """The first reason why the program cannot compute a network; None if it can.
 
     Args:
         config: of the network.
         weight: one of its weights, of which device and dtype matter.
+        action_space: of the network.
     """
     width = config.d_model // config.n_head
     if width % 8 != 0:
@@ -57,6 +65,9 @@ def why_no_program(config: RogueNetConfig, weight: Tensor) -> str | None:
         for name, only in allowed.items():
             if (value := getattr(settings, name)) != only:
                 return f"{section}.{name}={str(value).lower()} has no kernels on CPUs"
+    for name, space in action_space.items():
+        if space.per_pair:
+            return f"the sets of the action {name!r} have no kernels"
     if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
         return "Numba is switched off by NUMBA_DISABLE_JIT"
     if weight.device.type != "cpu":

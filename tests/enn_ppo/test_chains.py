@@ -62,7 +62,7 @@ def test_the_teacher_is_judged_after_the_choices_of_the_policy() -> None:
     def divergence(net: RogueNet) -> float:
         batch = replace(samples, teacher=Teacher(copy.deepcopy(net)).logits(rollout)).weighed(settings)
         new = policy.evaluate(batch.obs, batch.actions)
-        return float(TeacherLoss(policy.action_space)(new, batch, settings)[1]["teacher_kl"].detach())
+        return float(TeacherLoss()(new, batch, settings)[1]["teacher_kl"].detach())
 
     assert abs(divergence(policy)) < 1e-5
     found, batch = divergence(teacher), samples.weighed(settings)

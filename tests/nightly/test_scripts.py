@@ -86,6 +86,13 @@ def test_learn_zoo_makes_the_table(tmp_path: Path) -> None:
     assert "| Xor | ≥ 0.99 | " in said
 
 
+@pytest.mark.parametrize("world", ["Knapsack", "Route"])
+def test_optima_are_better_than_simple_rules(world: str) -> None:
+    said = script("optima.py", world, "--instances", 20)
+    best, rule = (float(line.split()[0]) for line in said.splitlines()[:2])
+    assert best > rule
+
+
 @pytest.fixture
 def policy(tmp_path: Path) -> Path:
     """The run directory of a policy that has hardly learned."""

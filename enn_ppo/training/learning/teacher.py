@@ -3,7 +3,7 @@
 p is the other policy and q the one that learns. A teacher does not learn, so its logits are computed once for each rollout: they
 are a column of `Samples`.
 
-Shapes: B frames, A actors, R rows of logits, C choices, n numbers.
+Shapes: B frames.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from entity_gym.batch.saving import spaces_difference, spaces_to_dict
 from entity_gym.spaces import ObsSpace
 from rogue_net import Evaluation, RaggedTensor, RogueNet
 from rogue_net.batch.ragged import Cat
-from rogue_net.heads.distributions import LOWEST
+from rogue_net.heads.distributions import ActionDistribution
 
 #: Frames that a teacher that does not remember evaluates at a time, to bound the memory of their activations.
 FRAMES_AT_ONCE = 4096
@@ -72,21 +72,15 @@ class Teacher:
 class TeacherLoss:
     """c_T KL(teacher || policy), with the policy loss's weights of units; a term of `enn_ppo.ppo.ppo_loss`.
 
-    Of chained actions, it is the divergence after the earlier choices that were sampled.
-
-    Args:
-        action_space: of both policies.
+    Of chained actions, and of sets, it is the divergence after the earlier choices that were sampled.
     """
-
-    def __init__(self, action_space: Mapping[str, ActionSpace]) -> None:
-        self._action_space = action_space
 
     def __call__(self, new: Evaluation, batch: Samples, settings: PPOSettings) -> tuple[Tensor, Stats]:
         """Returns the term, and `teacher_kl`, the divergence in nats; both are 0 if c_T is 0."""
         kl = new.values.new_zeros(())
         if settings.teacher_kl != 0:
             assert batch.teacher is not None, "the learner has asked the teacher"
-            kl = divergence(self._action_space, new.logits, batch.teacher, batch.weights)
+            kl = divergence(new.distributions, batch.teacher, batch.weights)
         return settings.teacher_kl * kl, {"teacher_kl": kl}
 
 
@@ -109,55 +103,21 @@ def load_teacher(
 
 
 def divergence(
-    action_space: Mapping[str, ActionSpace],
-    logits: Mapping[str, Tensor],
-    others: Mapping[str, RaggedTensor],
-    weights: Tensor,
+    distributions: Mapping[str, ActionDistribution], others: Mapping[str, RaggedTensor], weights: Tensor
 ) -> Tensor:
     """() KL(p ‖ q), a weighted sum over the actors of all actions.
 
     Args:
-        action_space: of both policies.
-        logits: action -> (R, C) log q or (A, 2 n), as `Evaluation.logits`.
-        others: action -> B sequences of the same for p, as `ActResult.logits`.
+        distributions: action -> q, as `Evaluation.distributions`.
+        others: action -> B sequences of the logits of p, as `ActResult.logits`.
         weights: (B,) of each actor in a frame.
     """
     total = weights.new_zeros(())
     for name, other in others.items():
-        kl = choices_kl if action_space[name].discrete else numbers_kl
-        total = total + kl(logits[name], other.values, of_items(weights, other))
+        total = total + of_items(weights, other).dot(distributions[name].kl(other.values))
     return total
 
 
 def of_items(weights: Tensor, ragged: RaggedTensor) -> Tensor:
     """(items,) weight of each item's frame, from (B,) weights."""
     return weights.repeat_interleave(ragged.lengths, output_size=len(ragged.values))
-
-
-def choices_kl(logits: Tensor, others: Tensor, weights: Tensor) -> Tensor:
-    """KL(p ‖ q) of choices: sum_r w_r sum_c p_rc (log p_rc - log q_rc), where terms with p_rc = 0 are 0.
-
-    Args:
-        logits: (R, C) log q, -inf where masked; a row is an actor, or with C = 1 one choice of an actor.
-        others: (R, C) log p.
-        weights: (R,).
-    """
-    return weights.dot((others.exp() * (others.clamp(min=LOWEST) - logits.clamp(min=LOWEST))).sum(dim=1))
-
-
-def numbers_kl(logits: Tensor, others: Tensor, weights: Tensor) -> Tensor:
-    """KL(p ‖ q) of bounded Gaussians, which equals the divergence of the unbounded Gaussians.
-
-        sum_a w_a sum_n log σ_q - log σ_p + (σ_p² + (μ_p - μ_q)²) / (2 σ_q²) - 1/2
-
-    Source: Kullback & Leibler 1951; the divergence is invariant under the invertible map to the bounds.
-
-    Args:
-        logits: (A, 2 n) means and then log standard deviations of q.
-        others: (A, 2 n) the same of p.
-        weights: (A,).
-    """
-    mean, log_std = logits.chunk(2, dim=1)
-    other_mean, other_log_std = others.chunk(2, dim=1)
-    spread = (2 * other_log_std).exp() + (other_mean - mean).square()
-    return weights.dot((log_std - other_log_std + spread * (-2 * log_std).exp() / 2 - 0.5).sum(dim=1))

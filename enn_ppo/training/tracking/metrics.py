@@ -27,7 +27,8 @@ class Played(NamedTuple):
     num_frames: int
     stats: RolloutStats  # episodes, metrics of environments, timings
     spreads: Mapping[str, Metric]  # values per frame, such as rewards, and the numbers of continuous actions
-    shares: Mapping[str, Metric]  # choice -> count: actors of the action, sum: actors that took the choice
+    #: Choice -> count: actors of the action, sum: actors that took the choice, or of sets what all of them selected.
+    shares: Mapping[str, Metric]
     actors: Mapping[str, int]  # action -> A
 
 
@@ -39,12 +40,14 @@ def summarize(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Play
     spreads = {"reward": frames.rewards, "entities": lengths.sum(0), "elapsed_steps": frames.step}
     spreads |= {f"entities/{name}": counts for name, counts in zip(frames.obs.features, lengths, strict=True)}
     actors = {name: len(frames.log_probs[name].values) for name in action_space if name in frames.log_probs}
-    tallies: dict[str, Tensor] = {}  # action -> (C,) float64, actors that chose it
-    labels = {name: action_space[name].labels for name in actors}
+    tallies: dict[str, Tensor] = {}  # action -> (C,) float64, actors that chose it, or (1,) entities in their sets
+    labels = {name: ("selected",) if action_space[name].per_pair else action_space[name].labels for name in actors}
     for name in actors:
         chosen = frames.actions[name]
         if not action_space[name].discrete:
             spreads |= {f"actions/{name}/{label}": chosen.values[:, k] for k, label in enumerate(labels[name])}
+        elif action_space[name].per_pair:
+            tallies[name] = (chosen.values > 0).sum(dim=0, dtype=torch.float64)
         elif not action_space[name].selects:
             tallies[name] = _tally(chosen.values[:, 0], len(labels[name]))
     computed = [*map(_sum_min_max, spreads.values()), *tallies.values()]

@@ -14,11 +14,13 @@ from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.envs.cart_pole import CartPole, CartPoleV0
 from entity_gym.envs.cherry_pick import CherryPick
 from entity_gym.envs.corridor import Corridor
+from entity_gym.envs.knapsack import Knapsack, KnapsackUnordered
 from entity_gym.envs.minefield import Minefield
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.multi_snake import MultiSnake
 from entity_gym.envs.pairs import Pairs, PairsApart
 from entity_gym.envs.pick_matching_balls import PickMatchingBalls
+from entity_gym.envs.route import Route
 from entity_gym.envs.shells import Shells
 from entity_gym.envs.skirmish import Skirmish
 from entity_gym.envs.toys import (
@@ -48,6 +50,9 @@ ZOO: list[tuple[CompiledEnvironment, int]] = [
     (Count(), 1),
     (Count(masked_choices=2), 1),
     (FloorIsLava(), 1),
+    (Knapsack(), 1),
+    (Knapsack(min_items=1, max_items=200, capacity=1.0), 1),
+    (KnapsackUnordered(), 1),
     (Minefield(), 200),
     (Minefield(translate=True, max_mines=3, max_steps=30), 30),
     (MineSweeper(), 100),
@@ -63,6 +68,8 @@ ZOO: list[tuple[CompiledEnvironment, int]] = [
     (PickMatchingBalls(randomize=True, one_hot=True, max_balls=10), 10),
     (RockPaperScissors(), 1),
     (RockPaperScissors(cheat=True), 1),
+    (Route(), 1),
+    (Route(min_cities=3, max_cities=100), 1),
     (Shells(), 9),
     (Shells(min_shells=2, max_shells=16, num_shuffles=1), 2),
     (Skirmish(num_units=3, width=12.0, max_steps=40), 40),
@@ -159,6 +166,7 @@ def test_parameters_outside_their_ranges_are_refused(env: type[CompiledEnvironme
 @pytest.mark.parametrize(
     ("env", "parameters", "message"),
     [
+        (Knapsack, {"min_items": 51}, "min_items=51 is more than max_items=50"),
         (
             MineSweeper,
             {"width": 2, "height": 3},
@@ -172,6 +180,7 @@ def test_parameters_outside_their_ranges_are_refused(env: type[CompiledEnvironme
         ),
         (MultiSnake, {"board_size": 4}, "max_snake_length=11, .* need 24 cells; the board of board_size=4 has 16"),
         (Pairs, {"min_gates": 5}, "min_gates=5 is more than max_gates=4"),
+        (Route, {"max_cities": 5}, "min_cities=20 is more than max_cities=5"),
         (Shells, {"max_shells": 2}, "min_shells=3 is more than max_shells=2"),
         (Skirmish, {"num_obstacles": 3}, "num_obstacles=3; it must be even"),
     ],
@@ -196,6 +205,8 @@ SPACES: dict[type[CompiledEnvironment], tuple[dict[str, str], dict[str, tuple[st
         {"SnakeHead": "x y color", "SnakeBody": "x y color", "Food": "x y color"},
         {"move": ("up", "down", "left", "right")},
     ),
+    Knapsack: ({"Knapsack": "capacity", "Item": "value weight"}, {"pick": ()}),
+    Route: ({"Traveller": "", "City": "x y"}, {"tour": ()}),
     PickMatchingBalls: (
         {"Ball": "color0 color1 color2 color3 color4 color5 selected", "Player": ""},
         {"Pick Ball": ()},

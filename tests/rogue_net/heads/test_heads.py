@@ -283,4 +283,7 @@ def test_products_of_pairs_and_their_gradients_are_those_of_dense_matrices(
     torch.testing.assert_close(products, expected)
     torch.testing.assert_close(gradients, torch.autograd.grad((expected * weights).sum(), [queries, keys]))
     counts = [actors * (actees + nobody) for actors, actees in sizes]
-    assert SelectEntityHead(1, 1, nobody).logit_offsets(mask).tolist() == torch.tensor([0, *counts]).cumsum(0).tolist()
+    assert (
+        SelectEntityHead(1, 1, nobody).logit_offsets(mask, mask.actors).tolist()
+        == torch.tensor([0, *counts]).cumsum(0).tolist()
+    )

@@ -16,9 +16,11 @@ from torch import Tensor
 from enn_ppo import EnvConfig, OptimConfig, PPOConfig, train
 from enn_ppo.ppo import Advantages, Samples, learn_minibatch, ppo_loss
 from enn_ppo.settings.learning import PPOSettings
-from enn_ppo.training.learning.teacher import Teacher, TeacherLoss, choices_kl, numbers_kl
-from entity_gym import Environment
+from enn_ppo.training.learning.teacher import Teacher, TeacherLoss
+from entity_gym import ContinuousActionSpace, Environment
 from rogue_net import RogueNet
+from rogue_net.heads.distributions import Categorical
+from rogue_net.heads.gaussian import BoundedGaussian, Bounds
 from tests.enn_ppo.recordings import Menagerie, collector_of, net_for
 from tests.enn_ppo.worlds import Copycat, tiny_config
 
@@ -36,7 +38,7 @@ def samples_for(create: type[Environment], net: RogueNet, teacher: RogueNet) -> 
 def term(policy: RogueNet, samples: Samples, settings: PPOSettings = SETTINGS) -> tuple[Tensor, Tensor]:
     """The term of the loss, and the divergence."""
     batch = samples.weighed(settings)
-    value, stats = TeacherLoss(policy.action_space)(policy.evaluate(batch.obs, batch.actions), batch, settings)
+    value, stats = TeacherLoss()(policy.evaluate(batch.obs, batch.actions), batch, settings)
     return value.detach(), stats["teacher_kl"].detach()
 
 
@@ -64,7 +66,7 @@ def test_without_better_actions_the_policy_becomes_its_teacher() -> None:
     policy, teacher = net_for(Menagerie(), seed=1), net_for(Menagerie(), seed=2)
     samples = samples_for(Menagerie, policy, teacher)
     before = float(term(policy, samples)[1])
-    loss = partial(ppo_loss, terms=[TeacherLoss(policy.action_space)])
+    loss = partial(ppo_loss, terms=[TeacherLoss()])
     optimizer = torch.optim.AdamW(policy.parameters(), lr=1e-2)
     for _ in range(60):
         stats = learn_minibatch(policy, optimizer, samples.weighed(SETTINGS), OptimConfig(), SETTINGS, loss)
@@ -98,10 +100,10 @@ def test_what_was_never_done_counts_nothing_and_has_a_finite_gradient() -> None:
     recorded = torch.tensor([[log(0.5), log(0.5), NEVER]])
     for last in (NEVER, -200.0, log(0.2)):
         logits = torch.tensor([[0.3, 0.1, last]], requires_grad=True)
-        clone = logits.log_softmax(dim=1)
-        loss = choices_kl(clone, recorded, torch.ones(1))
+        clone = Categorical(logits, None)
+        loss = clone.kl(recorded).sum()
         loss.backward()
-        by_hand = sum(0.5 * (log(0.5) - clone[0, c].item()) for c in range(2))
+        by_hand = sum(0.5 * (log(0.5) - clone.logits[0, c].item()) for c in range(2))
         assert loss.item() == pytest.approx(by_hand)
         assert bool(logits.grad.isfinite().all())  # type: ignore[union-attr]
 
@@ -109,5 +111,6 @@ def test_what_was_never_done_counts_nothing_and_has_a_finite_gradient() -> None:
 def test_the_divergence_of_numbers() -> None:
     # two numbers: N(1, 1) from N(0, 4): log 2 + (1 + 1) / 8 - 1/2, and N(3, 1) from itself: 0
     recorded = torch.tensor([[1.0, 3.0, 0.0, 0.0]])
-    clone = torch.tensor([[0.0, 3.0, log(2), 0.0]])
-    assert numbers_kl(clone, recorded, torch.tensor([2.0])).item() == pytest.approx(2 * (log(2) + 0.25 - 0.5))
+    bounds = Bounds(ContinuousActionSpace([-1, -1], [1, 1]))
+    clone = BoundedGaussian(torch.tensor([[0.0, 3.0]]), torch.tensor([log(2), 0.0]), bounds)
+    assert clone.kl(recorded).item() == pytest.approx(log(2) + 0.25 - 0.5)
