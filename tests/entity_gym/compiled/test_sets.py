@@ -12,7 +12,7 @@ from entity_gym.actions.choices import random_actions
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecActionMask, VecObs
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
-from tests.entity_gym.actions.depot import WEIGHTS, Depot, LooksBack, LooksBackAtNobody
+from tests.entity_gym.actions.depot import WEIGHTS, Depot, LooksBack, LooksBackAtNobody, NoSuchCost
 from tests.entity_gym.compiled.view import CompiledView
 from tests.entity_gym.pools.kinds_of_pools import content
 
@@ -182,3 +182,8 @@ def test_only_where_nobody_may_be_selected_a_negative_index_is_a_mistake() -> No
     with ThreadedVecEnv(LooksBackAtNobody, 1, compile=False) as pool:
         with pytest.raises(IndexError, match="the index -1 is negative; -1 stands for nobody"):
             pool.reset()
+
+
+def test_a_cost_that_is_no_feature_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"NoSuchCost: action 'meet': cost='toll' is no feature; allowed: 'x'"):
+        ThreadedVecEnv(NoSuchCost, 1, compile=False)
