@@ -214,7 +214,7 @@ class ActionSpace(ABC):
         return list(probs.reshape(len(offer.actors), 1, -1)) if len(offer.actors) else []
 
     def rare_choices(self, offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Yield allowed (A, width) choices that random play rarely takes, each with a description."""
+        """Yield allowed choices that random play rarely takes, as `sample` returns them, each with a description."""
         yield from ()
 
     def value_offsets(self, offered: VecActionMask) -> NDArray[np.int64]:
