@@ -309,7 +309,8 @@ class Pointer:
         self.counts = (grid >= 0).sum(dim=1)  # (A,) n
         self.budgets = self.costs = None
         if mask.costs is not None and mask.budgets is not None:
-            self.budgets, self.costs = mask.budgets, of_grid(mask.costs)[..., 0]
+            # sums of costs are exact in float64, in any order: what may be picked is the same however it is computed
+            self.budgets, self.costs = mask.budgets.double(), of_grid(mask.costs)[..., 0].double()
 
     def logits(self, queries: Tensor, is_open: Tensor, num_picked: Tensor) -> Tensor:
         """(A, S, M + 1) log-probabilities of S picks, -inf for what is closed.
@@ -327,12 +328,19 @@ class Pointer:
         is_open = torch.cat([is_open, stops.expand(some.shape).unsqueeze(2)], dim=2)
         return scores.masked_fill(~is_open, float("-inf")).log_softmax(dim=2)
 
-    def queries_after(self, order: Tensor, left: Tensor | None) -> Tensor:
+    def of_share_left(self, remains: Tensor) -> Tensor:
+        """(..., K) float32, what queries see of the share of the budget that is left, after (A, ...) `remains` of it."""
+        assert self.left is not None and self.budgets is not None
+        budgets = self.budgets.clamp(min=1e-6).view(-1, *[1] * (remains.dim() - 1))
+        seen: Tensor = self.left((remains / budgets).unsqueeze(-1).to(self.left.weight.dtype))
+        return seen.float()
+
+    def queries_after(self, order: Tensor, remains: Tensor | None) -> Tensor:
         """(A, T + 1, K) queries before each pick.
 
         Args:
             order: (A, T) int64, the column of each pick; M after the last.
-            left: (A, T + 1) the share of the budget that is left before each pick; None: there is no budget.
+            remains: (A, T + 1) what is left of the budget before each pick; None: there is no budget.
         """
         num_actors, num_picks = order.shape
         width = self.keys.shape[2]
@@ -345,9 +353,7 @@ class Pointer:
         )
         if num_picks == 0:
             queries = self.queries.unsqueeze(1)
-        if self.left is not None and left is not None:
-            queries = queries + self.left(left.unsqueeze(2))
-        return queries  # type: ignore[no-any-return]
+        return queries if remains is None else queries + self.of_share_left(remains)
 
 
 class OrderedSet(ActionDistribution):
@@ -386,7 +392,7 @@ class OrderedSet(ActionDistribution):
         order = order.scatter(1, torch.where(places > 0, places - 1, num_columns), columns)[:, :num_picks]
         steps = torch.arange(num_picks + 1, device=places.device)
         unpicked = (places == 0).unsqueeze(1) | (places.unsqueeze(1) > steps.view(1, -1, 1))  # (A, T + 1, M)
-        is_open, left = pointer.is_open.unsqueeze(1) & unpicked, None
+        is_open, remains = pointer.is_open.unsqueeze(1) & unpicked, None
         if pointer.costs is not None and pointer.budgets is not None:
             costs = torch.cat([pointer.costs, pointer.costs.new_zeros(num_actors, 1)], dim=1).gather(1, order)
             spent = torch.cat([costs.new_zeros(num_actors, 1), costs.cumsum(dim=1)], dim=1)
@@ -394,8 +400,7 @@ class OrderedSet(ActionDistribution):
             # a given pick beyond the budget is one that could be made: its log-probability is finite
             is_pick = places.unsqueeze(1) == (steps + 1).view(1, -1, 1)
             is_open = is_open & ((pointer.costs.unsqueeze(1) <= remains.unsqueeze(2)) | is_pick)
-            left = remains / pointer.budgets.clamp(min=1e-6).unsqueeze(1)
-        logits = pointer.logits(pointer.queries_after(order, left) / self.temperature, is_open, steps)
+        logits = pointer.logits(pointer.queries_after(order, remains) / self.temperature, is_open, steps)
         chosen = torch.cat([order, order.new_full((num_actors, 1), num_columns)], dim=1)
         path = logits, steps <= picks.unsqueeze(1), chosen
         return OrderedSet(pointer, self.temperature, path)
@@ -418,10 +423,9 @@ class OrderedSet(ActionDistribution):
         actors = rows.repeat_interleave(num_columns + 1)
         while True:
             queries, now = pointer.queries + seen, is_open
-            if pointer.costs is not None and pointer.budgets is not None and remains is not None:
+            if pointer.costs is not None and remains is not None:
                 now = is_open & (pointer.costs <= remains.unsqueeze(1))
-                assert pointer.left is not None
-                queries = queries + pointer.left((remains / pointer.budgets.clamp(min=1e-6)).unsqueeze(1))
+                queries = queries + pointer.of_share_left(remains)
             step = torch.full((1,), picks, device=rows.device)
             logits = pointer.logits((queries / self.temperature).unsqueeze(1), now.unsqueeze(1), step)[:, 0]
             if not greedy:
