@@ -8,7 +8,8 @@ Every environment is looked through in this order, and the first mask that is fo
     info["action_masks"]
     info["valid_actions"]            numbers of the open choices
 
-A mask has a flag for each choice, 1 where it is open, as bools or numbers, in an array or list. Where several actions are
+A mask has a flag for each choice, 1 where it is open, as bools or numbers, in an array or list; of a set that a view selects, a
+flag for each row. Where several actions are
 taken at once, it is a tuple, list or dictionary in the form of the action space, or the flags of all actions, one after another.
 None, or an info without a mask, leaves everything open.
 

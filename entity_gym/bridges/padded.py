@@ -13,7 +13,8 @@ An observation is a dictionary of arrays:
     mask/TYPE           (max,) int8, 1 where there is an entity that can be seen
     global              (G,) float32 global features, if there are any
     actors/ACTION       (A,) int64, row of each actor, -1 beyond the last one; without global actions
-    action_mask/ACTION  (A, C) int8, 1 where the actor may take the choice, 0 where there is no actor; choices only
+    action_mask/ACTION  (A, C) int8, 1 where the actor may take the choice, 0 where there is no actor; choices only. Of sets
+                        (A, P), 1 where the actor may select the entity of the row
 
 Rows count through the list of all entities: type after type in the order of the space, `max` rows for each type. A "." in a
 name becomes "/", since PyTorch modules cannot be named so.
@@ -21,11 +22,15 @@ name becomes "/", since PyTorch modules cannot be named so.
 An action is one array: the numbers of all actors of the first action of the action space, then those of the second, and so on.
 A number is a choice, or the row of the selected entity, or the number of rows to select nobody (if the space has `nobody`);
 continuous actions have F numbers for each actor. The only choice of the only actor is an integer. In a world that has choices
-and continuous actions, an action is a dictionary: action -> (A,) integers, or (A, F) numbers.
+and continuous actions, an action is a dictionary: action -> (A,) integers, (A, F) numbers, or sets, (A, P) integers.
 Numbers beyond the last actor are ignored. A choice that is not open becomes the next open one.
 
-The info has `env_id`, `elapsed_step`, and `replaced_actions` (number of last choices that were not open, if choices can be
-closed).
+A set has a number for each of the P rows, actor after actor: 1 where the actor selects the row, 0 where it does not. In ordered
+sets the numbers from 1 on are the order; rows with equal numbers stay in the order of rows. Closed rows are left out, and so
+are the last ones where there are more than the space allows; where there are too few, the first open rows are added.
+
+The info has `env_id`, `elapsed_step`, and `replaced_actions` (number of last choices that were not open, and of rows left out of
+sets or added to them, if choices can be closed).
 
 Shapes: N environments, n frames, T entity types, P rows, A actors with room, K actors in all frames, C choices, F numbers.
 """
@@ -40,6 +45,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions.chains import decision_order, narrowed
+from entity_gym.actions.select_entities import SelectEntitiesActionSpace
 from entity_gym.actions.select_entity import SelectEntityActionSpace, open_pairs
 from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecObs
@@ -122,6 +128,7 @@ class PaddedForm:
         self._fields: dict[str, Field] = {}  # action -> its values of one environment
         self._num_actors: dict[str, NDArray[np.int64]] = {}  # action -> (N,) of the offer that the next action answers
         self._open: dict[str, NDArray[np.int8]] = {}  # action that can be closed -> (N, A, C) its mask in that offer
+        self._actees: dict[str, NDArray[np.int64]] = {}  # of sets: action -> (N, P) rows of its actees, then -1
         for name, action in spec.action_space.items():
             most, (low, high) = spec.actions[name] or 0, bounds_of(action, num_rows)
             self._num_actors[name] = np.zeros(num_envs, np.int64)
@@ -130,10 +137,13 @@ class PaddedForm:
             if not action.discrete:
                 self._fields[name] = Field((most, action.width), np.float32, low, high)
                 continue
-            self._fields[name] = Field((most,), np.int64, low, high)
-            self.observation[_path("action_mask", name)] = Field((most, high + 1), np.int8, 0, 1)
+            self._fields[name] = Field((most, num_rows) if action.per_pair else (most,), np.int64, low, high)
+            shape = most, num_rows if action.per_pair else high + 1
+            self.observation[_path("action_mask", name)] = Field(shape, np.int8, 0, 1)
             if name in spec.closable:
-                self._open[name] = np.zeros((num_envs, most, high + 1), np.int8)
+                self._open[name] = np.zeros((num_envs, *shape), np.int8)
+            if action.per_pair:
+                self._actees[name] = np.full((num_envs, num_rows), -1, np.int64)
         self._shown: dict[int, tuple[VecObs, int]] = {}  # of chained worlds: environment -> its last observation, a row
         self._shift = np.zeros((num_envs, len(self._room)), np.int64)  # row - index, of the entities shown last
         self.info = {"env_id": Field((), np.int64, 0, num_envs - 1), "elapsed_step": Field((), np.int64, 0, _MOST)}
@@ -187,10 +197,14 @@ class PaddedForm:
             if space.discrete:
                 actees = None if offered.actees is None else rows_of(offered.actees)
                 num_choices = self.observation[_path("action_mask", name)].shape[1]
-                if isinstance(space, SelectEntityActionSpace):
+                if offered.actees is not None and actees is not None:
                     is_open = np.zeros((actors.items(), num_choices), np.int8)
                     is_open[open_pairs(offered, actees)] = 1
-                    is_open[:, -1] |= space.nobody  # the number of rows is nobody
+                    if isinstance(space, SelectEntityActionSpace):
+                        is_open[:, -1] |= space.nobody  # the number of rows is nobody
+                    if answered and name in self._actees:
+                        padded = self._padded(name, actees, offered.actees.offsets, num_choices, fill=-1)
+                        self._actees[name][obs.env_id] = padded
                 else:
                     is_open = offered.spelled_out(num_choices).values.view(np.int8)
                 observation[_path("action_mask", name)] = mask = self._padded(name, is_open, actors.offsets, most)
@@ -209,10 +223,14 @@ class PaddedForm:
                 info["replaced_actions"][obs.elapsed_step == 0] = 0  # no action has led to a first frame
         return observation, info
 
-    def masks(self, observation: Mapping[str, NDArray[Any]]) -> dict[str, tuple[NDArray[np.int8], ...] | None]:
-        """Return action -> one (C,) mask for each number of the action; None for continuous actions."""
-        paths = {name: _path("action_mask", name) for name in self._fields}
-        return {name: tuple(observation[path]) if path in observation else None for name, path in paths.items()}
+    def masks(self, observation: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[np.int8] | None]:
+        """Return action -> masks (A, C), or of sets (A, P, C), one for each number of the action; None for continuous actions."""
+        masks = {name: observation.get(_path("action_mask", name)) for name in self._fields}
+        for name in self._actees:
+            if (mask := masks[name]) is not None:  # every row may be left out, so 0 is always open
+                places = np.repeat(mask[:, :, None], self._fields[name].high.max(initial=0), axis=2)
+                masks[name] = np.insert(places, 0, 1, axis=2)
+        return masks
 
     def to_pool(
         self, actions: Any, ids: NDArray[np.int64], keep: NDArray[np.bool_] | None = None
@@ -308,12 +326,19 @@ class PaddedForm:
         if not fits.all():
             k = int(np.argwhere(~fits)[0][0])
             actor = k - int((owner == owner[k]).argmax())
-            refusal = f" is {picked[k]}; it must be from 0 to {field.high[0]}"
+            refusal = f" is {picked[k]}; it must be from 0 to {field.high.max()}"
             if not space.discrete:
                 refusal = space.refusal(picked[k])
             raise ValueError(f"{self._world} ({self._kind} {owner[k]}): action {name!r} of actor {actor}{refusal}")
         if not space.discrete:
             return RaggedBuffer(picked, offsets)
+        if isinstance(space, SelectEntitiesActionSpace):
+            places = space.closest(picked, self._open[name][ids][here] == 1)  # (K, P)
+            np.add.at(replaced, owner, ((places > 0) != (picked > 0)).sum(axis=1))
+            actees = self._actees[name][owner]  # (K, P)
+            pairs = np.take_along_axis(places, actees, axis=1)[actees >= 0]
+            num_actees = (self._actees[name][ids] >= 0).sum(axis=1)
+            return RaggedBuffer(pairs[:, None], offsets_of(num_actors * num_actees))
         if name in self._open:
             open_ = self._open[name][ids][here]  # (K, C)
             closed = open_[np.arange(len(picked)), picked] == 0

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from entity_gym.actions import ActionSpace, ContinuousActionSpace, SelectEntityActionSpace
+from entity_gym.actions import ActionSpace, ContinuousActionSpace, SelectEntitiesActionSpace, SelectEntityActionSpace
 from entity_gym.errors import check_whole, nearest
 from entity_gym.pools.pool import check_pool
 from entity_gym.pools.slots import FinalObservations, SlotOptions
@@ -83,7 +83,8 @@ def bounds_of(space: ActionSpace, num_rows: int | None) -> tuple[Any, Any]:
     """Return the smallest and the largest value of an action: numbers, or tuples of them for continuous actions.
 
     Where actors select entities, a value is a row of the padded list of entities, in which every type has the room that the
-    spec says, and the one after the last row is nobody, if the space has `nobody`.
+    spec says, and the one after the last row is nobody, if the space has `nobody`. A set has a value for each row: 0 or 1, or in
+    ordered sets its place.
 
     Args:
         space: of the action.
@@ -93,6 +94,9 @@ def bounds_of(space: ActionSpace, num_rows: int | None) -> tuple[Any, Any]:
         return space.low, space.high
     if isinstance(space, SelectEntityActionSpace):
         return 0, None if num_rows is None else num_rows - 1 + space.nobody
+    if isinstance(space, SelectEntitiesActionSpace):
+        known = [most for most in (space.max, num_rows) if most is not None]
+        return 0, min(known, default=None) if space.ordered else 1
     return 0, len(space.labels) - 1
 
 

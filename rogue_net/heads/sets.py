@@ -372,7 +372,8 @@ class OrderedSet(ActionDistribution):
     def rows(self) -> Tensor:
         """(R, 1) log-probabilities of every choice of every pick: actor by actor, pick by pick, actees and then stopping."""
         logits, steps, _ = self._path
-        is_row = torch.cat([self.pointer.grid >= 0, torch.ones_like(self.pointer.grid[:, :1], dtype=torch.bool)], dim=1)
+        is_actee = self.pointer.grid >= 0
+        is_row = torch.cat([is_actee, is_actee.new_ones(len(is_actee), 1)], dim=1)
         return logits[steps.unsqueeze(2) & is_row.unsqueeze(1)].unsqueeze(1)
 
     @property

@@ -12,7 +12,7 @@ from entity_gym.actions.choices import random_actions
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import bind, list_envs, make, make_spec, register
-from tests.entity_gym.bridges.out_worlds import Hall
+from tests.entity_gym.bridges.out_worlds import Depot, Hall, Packers
 from tests.entity_gym.pools.kinds_of_pools import Counter, content, play_together
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
 
@@ -265,6 +265,16 @@ def test_max_entities_decides_how_far_a_selection_can_reach() -> None:
     # rows of 3 doors, 2 guests and a lamp: 0 to 5; with 1 guest, 0 to 4, and one actor
     assert "enter: select entity, 0 to 5, at most 2 actor(s)" in repr(make_spec(Hall))
     assert "enter: select entity, 0 to 4, at most 1 actor(s)" in repr(make_spec(Hall, max_entities={"Guest": 1}))
+
+
+def test_the_values_of_a_set_are_flags_or_places_of_rows() -> None:
+    assert "load: select entities, 0 to 5, at most 2 actor(s), masked" in repr(make_spec(Depot))
+    for options, values in (
+        ({}, "0 to 1"),
+        ({"ordered": True}, "0 to ?"),
+        ({"ordered": True, "max": 2}, "0 to 2"),
+    ):
+        assert f"pack: select entities, {values}, any number of actors, masked" in repr(make_spec(Packers, **options))
 
 
 def test_a_python_environment_has_a_spec_without_bounds_on_entities() -> None:

@@ -5,13 +5,13 @@ Shapes: n actors, C choices.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import ActionSpace, CategoricalActionSpace, ContinuousActionSpace
+from entity_gym.actions import ActionSpace, CategoricalActionSpace, ContinuousActionSpace, SelectEntitiesActionSpace
 from entity_gym.bridges.gymnasium.observations import FIXED, GROUPS, join, kind_of, members_of, numbered, shape_of
 
 #: Name of an action without a name of its own.
@@ -19,7 +19,7 @@ ACTION = "action"
 #: The network has weights and a probability for every choice, so their number is limited.
 MOST_CHOICES = 2**16
 
-#: Action -> (n,) int64 choices, or (n, size) float32 numbers.
+#: Action -> (n,) int64 choices, (n, size) float32 numbers, or (n, size) int64 flags of sets.
 Chosen = Mapping[str, NDArray[Any]]
 #: Action -> (C,) bool, true where the choice is open; actions that are left out are open.
 Masks = dict[str, NDArray[np.bool_]]
@@ -31,11 +31,17 @@ class GymActions:
     """Actions of a space, and the way back.
 
     A Discrete is a categorical action with the choices "0" ... "n - 1"; a MultiDiscrete, MultiBinary or integer Box is one for
-    each of its numbers, "action.0" and so on. A Box of real numbers is one continuous action with its bounds.
+    each of its numbers, "action.0" and so on, or one set of entities where all are 0 or 1 and `selected` names the action. A Box
+    of real numbers is one continuous action with its bounds.
     Members of a Dict or Tuple are called by their paths, those of an outermost Tuple "action.0" and so on.
+
+    Args:
+        space: of the actions.
+        selected: names of actions that select entities.
 
     Attributes:
         firsts: action -> the number that its choice "0" stands for.
+        counts: action -> C, of sets the number of flags; 0 for real numbers.
         num_choices: of all actions together.
         decode: returns n values of the space for `Chosen`.
 
@@ -43,21 +49,23 @@ class GymActions:
         ValueError: for a space that has no such form, naming it and what to do.
     """
 
-    def __init__(self, space: Any) -> None:
+    def __init__(self, space: Any, selected: Collection[str] = ()) -> None:
         self.action_space: dict[str, ActionSpace] = {}
         self.firsts: dict[str, int] = {}
-        self._counts: dict[str, int] = {}  # action -> C, 0 for real numbers
+        self.counts: dict[str, int] = {}
+        self._selected = selected
         self._tree, self.decode = self._read(space, "")
         if not self.action_space:
             raise ValueError("the action space holds no action")
-        self.num_choices = sum(self._counts.values())
+        self.num_choices = sum(self.counts.values())
 
     def masks(self, given: Any, *, are_numbers: bool = False) -> Masks:
         """Return the masks of the actions.
 
         Args:
-            given: flags of the choices, 1 where open: of a Discrete, or of all actions, one after another; in a tuple, list or
-                dictionary in the form of the space, one for each member; None where everything is open.
+            given: flags of the choices (of a set: of its rows), 1 where open: of a Discrete, or of all actions, one after
+                another; in a tuple, list or dictionary in the form of the space, one for each member; None where everything is
+                open.
             are_numbers: in place of flags there are the numbers of the open choices.
 
         Raises:
@@ -82,7 +90,7 @@ class GymActions:
             for key, member in members.items():
                 yield from self._masks(given[key], member, f"{path} of {key!r}", are_numbers)
             return
-        counts = {name: self._counts[name] for name in _names(tree)}
+        counts = {name: self.counts[name] for name in _names(tree)}
         size, first = sum(counts.values()), self.firsts.get(next(iter(counts)), 0) if len(counts) == 1 else 0
         flags = np.asarray(given).reshape(-1)
         if are_numbers and flags.dtype.kind != "b":
@@ -128,6 +136,9 @@ class GymActions:
             firsts = np.asarray(getattr(space, "start", 0))
             nums = 2 if kind == "MultiBinary" else space.n if kind == "Discrete" else space.nvec
         firsts, nums = (np.broadcast_to(each, shape).reshape(-1).astype(np.int64) for each in (firsts, nums))
+        if name in self._selected and shape and (firsts == 0).all() and (nums == 2).all():
+            self._add(name, SelectEntitiesActionSpace(), len(nums))
+            return name, lambda chosen, n: list(chosen[name].astype(dtype).reshape(n, *shape))
         names = numbered(name, shape)
         for each, num, first in zip(names, nums.tolist(), firsts.tolist(), strict=True):
             if not 1 <= num <= MOST_CHOICES:
@@ -163,7 +174,7 @@ class GymActions:
             raise ValueError(
                 f"the action space has two things that would be the action {name!r}: rename a key in a wrapper"
             )
-        self.action_space[name], self._counts[name] = space, count
+        self.action_space[name], self.counts[name] = space, count
 
 
 def is_distinct(numbers: NDArray[Any], size: int) -> bool:

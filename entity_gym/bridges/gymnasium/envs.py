@@ -1,8 +1,8 @@
 """Gymnasium environments over pools: N environments as a `VectorEnv`, or one as an `Env`, in the padded form.
 
 Spaces (`entity_gym.bridges.padded` says what they hold): an observation is a `Dict` of `Box` and `MultiBinary`. An action is
-`Discrete` if it is one integer, `MultiDiscrete` for other choices, `Box` if all actions are continuous, and a `Dict` of these
-in worlds that have choices and continuous actions.
+`Discrete` if it is one integer, `MultiDiscrete` for other choices and sets, `Box` if all actions are continuous, and a `Dict`
+of these in worlds that have choices and continuous actions.
 
 Every action of a space can be taken, as Gymnasium promises: one that is not open becomes the next open one.
 info["replaced_actions"] counts these.
@@ -117,10 +117,11 @@ class GymnasiumEnv(PaddedPool, gymnasium.Env[Any, Any]):
         Rows beyond the last actor have choice 0 open. Continuous actions have no choices.
         """
         masks = [np.zeros(0, np.bool_)]
-        for of_action in self.form.masks(self._observation).values():
-            masks += [mask.astype(np.bool_) for mask in of_action or ()]
-        for mask in masks[1:]:
-            mask[0] |= not mask.any()
+        for mask in self.form.masks(self._observation).values():
+            if mask is not None:
+                flags = mask.astype(np.bool_)
+                flags[..., 0] |= ~flags.any(axis=-1)
+                masks.append(flags.ravel())
         return np.concatenate(masks)
 
     def render(self) -> NDArray[np.uint8] | None:

@@ -191,10 +191,10 @@ class GymWorld:
         self.seed: int | None = None
         self.options: dict[str, Any] = {}
         try:
-            self.actions = GymActions(getattr(env, "action_space", None))
+            self.actions = GymActions(getattr(env, "action_space", None), {} if view is None else view.select)
             self.masks = MaskReader(self.name, self.actions, getattr(env, "observation_space", None), env, view)
             self.reader = ViewReader(view, self.masks.space)
-            self.action_space: Mapping[str, ActionSpace] = self.reader.action_space(self.actions.action_space)
+            self.action_space: Mapping[str, ActionSpace] = self.reader.action_space(self.actions)
         except ValueError as error:
             raise ValueError(f"{self.name}: {error}") from None
         self.row: Row = np.zeros(self.reader.size, np.float32)
@@ -344,7 +344,8 @@ class GymSlots(EnvSlots):
         if self._entities.view.select:
             seen = self._entities.read(self._rows[mine])
             for name, entity_type in self._entities.view.select.items():
-                chosen[name] = self._entities.rows_of(entity_type, seen, chosen[name])
+                rows = self._entities.flags_of if self.action_space[name].per_pair else self._entities.rows_of
+                chosen[name] = rows(entity_type, seen, chosen[name])
         told: list[tuple[float, bool, bool, Mapping[str, Any]]] = []
         i = 0
         try:
@@ -418,7 +419,7 @@ class GymSlots(EnvSlots):
         acts = np.full(len(ids), not last) if self.options.autoreset else ~self._done[ids]
         actors = RaggedBuffer(firsts[self._entities.actor][acts][:, None], offsets_of(acts.astype(np.int64)))
         masks = {}
-        for name in self._reader.action_space:
+        for name, space in self._reader.action_space.items():
             mask = None
             size = next((len(world.closed[name]) for world in worlds if name in world.closed), None)
             if size is not None:
@@ -426,7 +427,7 @@ class GymSlots(EnvSlots):
             selected = self._entities.view.select.get(name)
             its = None if selected is None else seen[selected]
             present = None if its is None else its.present
-            if mask is not None:
+            if mask is not None and not space.per_pair:
                 able = mask if present is None else (mask & present) | ~present.any(axis=1, keepdims=True)
                 if (closed := acts & ~able.any(axis=1)).any():
                     where = self.where(int(ids[closed.argmax()]))

@@ -144,13 +144,20 @@ class PlayersParallelEnv(ParallelEnv):  # type: ignore[misc, unused-ignore]
             observations[agent] = frame_of(frames, player)
             info: dict[str, Any] = {name: int(values[player]) for name, values in numbers.items()}
             masks = self._form.masks(observations[agent])
-            every = tuple(mask for of_action in masks.values() for mask in of_action or ())
+            every = tuple(
+                row for mask in masks.values() if mask is not None for row in mask.reshape(-1, mask.shape[-1])
+            )
             if isinstance(self._form.action, dict):
-                info["action_mask"] = masks
+                info["action_mask"] = {name: None if mask is None else _nested(mask) for name, mask in masks.items()}
             elif every:
                 info["action_mask"] = every if self._form.action.shape else every[0]
             infos[agent] = with_report(obs, 0, info)
         return observations, infos
+
+
+def _nested(mask: NDArray[np.int8]) -> tuple[Any, ...]:
+    """Return masks (A, C) or (A, P, C) as `MultiDiscrete.sample` takes them: a tuple for each dimension but the last."""
+    return tuple(mask) if mask.ndim == 2 else tuple(map(_nested, mask))
 
 
 def to_pettingzoo(env: Any, *, render_mode: str | None = None, **options: Any) -> PlayersParallelEnv:

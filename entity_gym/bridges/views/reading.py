@@ -26,7 +26,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import ActionSpace, CategoricalActionSpace, SelectEntityActionSpace
+from entity_gym.actions import ActionSpace, SelectEntityActionSpace
+from entity_gym.bridges.gymnasium.actions import GymActions
 from entity_gym.bridges.gymnasium.observations import (
     AGENT,
     FixedFeatures,
@@ -160,23 +161,24 @@ class ViewReader:
 
     # ---- actions
 
-    def action_space(self, given: Mapping[str, ActionSpace]) -> dict[str, ActionSpace]:
+    def action_space(self, given: GymActions) -> dict[str, ActionSpace]:
         """Return the actions, with those that select an entity in place of choices.
 
         Raises:
             ValueError: an action does not exist, or has another number of choices than its type has rows.
         """
-        view, space = self.view, dict(given)
+        view, space = self.view, dict(given.action_space)
         for action, name in view.select.items():
-            if action not in given:
-                raise ValueError(f"{view.name}: select names the action {action!r}; {nearest(action, given)}")
-            its, count = given[action], len(self._types[name].numbers)
-            if not isinstance(its, CategoricalActionSpace) or len(its.choices) != count:
+            if action not in space:
+                raise ValueError(f"{view.name}: select names the action {action!r}; {nearest(action, space)}")
+            its, count = given.counts[action], len(self._types[name].numbers)
+            if its != count:
                 raise ValueError(
-                    f"{view.name}: the action {action!r} selects one of {count} rows of {name}, so it must be a Discrete of "
-                    f"{count}; it is {its}"
+                    f"{view.name}: the action {action!r} selects from {count} rows of {name}, so it must be a Discrete of "
+                    f"{count}, or for sets a MultiBinary of {count}; it is a {space[action].kind} action of {its} choices"
                 )
-            space[action] = SelectEntityActionSpace()
+            if not space[action].selects:
+                space[action] = SelectEntityActionSpace()
         return space
 
     def rows_of(self, entity_type: str, seen: Mapping[str, Seen], chosen: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -188,6 +190,15 @@ class ViewReader:
             return np.asarray(np.maximum(within, 0), np.int64)
         rows: NDArray[np.int64] = (np.cumsum(present, axis=1) == (within + 1)[:, None]).argmax(axis=1)
         return rows
+
+    def flags_of(self, entity_type: str, seen: Mapping[str, Seen], chosen: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return (n, I) flags of the rows that sets select, from the flags of all entities of the type; 0 where there is none."""
+        its = seen[entity_type]
+        if its.present is None:
+            return chosen.reshape(len(its.counts), len(self._types[entity_type].numbers))
+        flags = np.zeros(its.present.shape, np.int64)
+        flags[its.present] = chosen
+        return flags
 
     # ---- derived numbers
 

@@ -74,7 +74,8 @@ class View:
         entities: type -> where its entities are. Types follow one another in a Box.
         actor: the type that takes the actions, of which there is one entity, in worlds of several agents one for each. None: an
             entity `Agent`, whose features are all numbers that no entity holds. With an actor these are global features.
-        select: action -> type of the entity that it selects: choice i is row i.
+        select: action -> type of the entity that it selects: choice i of a Discrete is row i. A MultiBinary, or other whole
+            numbers of 0 and 1, selects a set: number i is row i.
         action_mask: key of an observation's mask, if it is another than `entity_gym.bridges.masks` looks for.
         ignore: paths of leaves, or numbers of columns, that are left out; "rest": all that is in no entity.
     """

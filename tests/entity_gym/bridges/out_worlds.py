@@ -18,6 +18,8 @@ from entity_gym import (
     GlobalCategoricalActionSpace,
     Observation,
     ObsSpace,
+    SelectEntitiesActionMask,
+    SelectEntitiesActionSpace,
     SelectEntityActionMask,
     SelectEntityActionSpace,
     compiled,
@@ -114,6 +116,115 @@ class Yard(Environment):
 
     def close(self) -> None:
         self.closed += 1
+
+
+class Packers(Environment):
+    """Porters pack sets of things. In step t there are t + 1 porters, at most 2, and 2 things; a crate is there in even steps.
+
+    Porter i cannot pack thing i, if `masked` is set. Things 0 and 1 are written 1 and 2, the crate 3; they are offered as 3, 2
+    and 1. The last three digits of the reward are the set of the first porter in its order; those before, of the second.
+    With `others` porters also walk and call, which earns nothing: who walks to the left cannot call low.
+    """
+
+    def __init__(
+        self,
+        ordered: bool = False,
+        min: int = 0,
+        max: int | None = None,
+        masked: bool = True,
+        others: bool = False,
+        max_steps: int = 3,
+    ) -> None:
+        self.packs = SelectEntitiesActionSpace(ordered=ordered, min=min, max=max)
+        self.masked, self.others, self.max_steps, self.steps = masked, others, max_steps, 0
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace({"Thing": Entity(["x"]), "Porter": Entity([]), "Crate": Entity([])})
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        more: dict[str, ActionSpace] = {}
+        if self.others:
+            more = {
+                "call": CategoricalActionSpace(
+                    ["low", "high"], after=["walk_to"], allowed={"walk_to": [[False, True], [True, True]]}
+                ),
+                "walk": ContinuousActionSpace([0.0], [1.0]),
+                "walk_to": CategoricalActionSpace(["left", "right"], after=["pack"]),
+            }
+        return {"pack": self.packs, **more}
+
+    def reset(self) -> Observation:
+        self.steps = 0
+        return self.observe(0.0)
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        told: Any = actions
+        written = ["".join(str(1 + int(actee)) for actee in actees) for actees in told["pack"].actees]
+        self.steps += 1
+        return self.observe(float(sum(1000**i * int(digits or "0") for i, digits in enumerate(written))))
+
+    def observe(self, reward: float) -> Observation:
+        num_porters, num_crates = min(self.steps + 1, 2), 1 - self.steps % 2
+        may = np.ones((num_porters, 2 + num_crates), np.bool_)
+        for i in range(num_porters if self.masked else 0):
+            may[i, -1 - i] = False
+        porters, things = [f"porter {i}" for i in range(num_porters)], ["2"] * num_crates + ["1", "0"]
+        actions: dict[str, Any] = {"pack": SelectEntitiesActionMask(actor_ids=porters, actee_ids=things, mask=may)}
+        if self.others:
+            actions |= {
+                "call": CategoricalActionMask(actor_ids=porters),
+                "walk": ContinuousActionMask(actor_ids=porters),
+                "walk_to": CategoricalActionMask(actor_ids=porters),
+            }
+        return Observation(
+            features={
+                "Thing": [[1.0], [2.0]],
+                "Porter": np.zeros((num_porters, 0)),
+                "Crate": np.zeros((num_crates, 0)),
+            },
+            ids={"Thing": ["0", "1"], "Porter": porters, "Crate": ["2"] * num_crates},
+            actions=actions,
+            reward=reward,
+            done=self.steps == self.max_steps,
+        )
+
+
+#: Room for `Packers`. The rows are things 0 and 1, no thing, porters 0 and 1, and the crate.
+PACK_ROOM: dict[str, Any] = {"max_entities": {"Thing": 3, "Porter": 2, "Crate": 1}, "max_actors": {"pack": 2}}
+
+
+class Depot(compiled.CompiledEnvironment):
+    """Two carts load boxes, of which there are `boxes`; the second cannot load box 0.
+
+    Digit k of the reward, from the last on, is the place of box k in the set of the first cart, and digit 3 + k in that of the
+    second.
+    """
+
+    entities = {
+        "Cart": compiled.Entity([], max=2),
+        "Box": compiled.Entity(["x"], max=3),
+    }
+    actions = {"load": compiled.SelectEntities(actors="Cart", actees="Box", masked=True, ordered=True)}
+    parameters = {"boxes": 2}
+    max_steps = 3
+    state = [("unused", np.int64)]
+
+    def reset(s: Any) -> None:
+        s.unused = 0
+
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        reward = 0.0
+        for j in range(2):
+            for k in range(s.boxes):
+                reward += 1000.0**j * 10.0**k * act.load[j, k]
+        return reward, False, False
+
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Cart = 2
+        obs.n.Box = s.boxes
+        for k in range(s.boxes):
+            obs.Box[k, 0] = 10.0 + k
+        obs.load.mask[1, 0] = False
 
 
 class Runners(Environment):

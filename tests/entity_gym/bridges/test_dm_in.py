@@ -11,7 +11,13 @@ dm_env = pytest.importorskip("dm_env")
 
 from dm_env import specs  # noqa: E402
 
-from entity_gym import CategoricalActionSpace, Category, ContinuousActionSpace, Entity  # noqa: E402
+from entity_gym import (  # noqa: E402
+    CategoricalActionSpace,
+    Category,
+    ContinuousActionSpace,
+    Entity,
+    SelectEntitiesActionSpace,
+)
 from entity_gym.batch.ragged import RaggedBuffer  # noqa: E402
 from entity_gym.bridges.dm_env.incoming import from_dm_env  # noqa: E402
 
@@ -59,6 +65,19 @@ class Push(Walk):
             "push": specs.BoundedArray((2,), np.float64, [-1, -2], [1, 2]),
             "far": specs.BoundedArray((), np.int32, 1, 3),
         }
+
+
+class Lift(Push):
+    """Lifts some of three weights."""
+
+    def shown(self) -> Any:
+        return np.array([[1], [2], [3]], np.float32)
+
+    def observation_spec(self) -> Any:
+        return specs.Array((3, 1), np.float32)
+
+    def action_spec(self) -> Any:
+        return specs.BoundedArray((3,), np.bool_, False, True)
 
 
 def choose(*choices: int) -> dict[str, RaggedBuffer[np.int64]]:
@@ -148,3 +167,19 @@ def changed(**methods: Any) -> type[Walk]:
 def test_what_has_no_form_is_refused(make: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         from_dm_env(make)
+
+
+def test_flags_select_a_set_of_the_rows_of_a_view() -> None:
+    made: list[Lift] = []
+
+    def make(seed: int = 0) -> Lift:
+        made.append(Lift())
+        return made[-1]
+
+    view = {"entities": {"Weight": {"features": ["kg"]}}, "select": "Weight"}
+    with from_dm_env(make, view=view) as pool:  # type: ignore[union-attr]
+        assert pool.action_space() == {"action": SelectEntitiesActionSpace()}
+        pool.reset()
+        pool.act({"action": RaggedBuffer.from_array(np.array([[[1], [0], [1]]]))})
+    (action,) = made[-1].actions
+    assert action.dtype == np.bool_ and action.tolist() == [True, False, True]

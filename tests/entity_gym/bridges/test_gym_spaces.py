@@ -160,6 +160,21 @@ def test_choices_are_categorical_actions_and_come_back_as_the_space_has_them(
     assert (decoded[1].tolist() if isinstance(decoded[1], np.ndarray) else decoded[1]) == value
 
 
+@pytest.mark.parametrize(
+    "space", [Discrete(2), Box(0, 1, (), np.int64), spaces.MultiDiscrete([2, 3]), Box(-1, 0, (2,), np.int8)]
+)
+def test_numbers_other_than_a_row_of_0_and_1_are_choices_even_where_they_select(space: Any) -> None:
+    assert all(isinstance(each, CategoricalActionSpace) for each in GymActions(space, {"action"}).action_space.values())
+
+
+def test_a_mask_of_a_set_has_a_flag_for_each_row() -> None:
+    actions = GymActions(Dict({"go": Discrete(2), "pack": spaces.MultiBinary(3)}), {"pack"})
+    masks = {name: mask.tolist() for name, mask in actions.masks([1, 0, 0, 1, 1]).items()}
+    assert masks == {"go": [True, False], "pack": [False, True, True]}
+    with pytest.raises(ValueError, match=r"expected 5 flags, 1 where a choice is open: \{'go': 2, 'pack': 3\}"):
+        actions.masks([1] * 8)
+
+
 def test_a_box_of_real_numbers_is_one_continuous_action_within_its_bounds() -> None:
     space = Dict({"a": Box(np.array([[-2.0, 0.0]]), np.array([[2.0, np.inf]]), dtype=np.float64)})
     actions = GymActions(space)

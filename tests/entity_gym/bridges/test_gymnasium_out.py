@@ -15,7 +15,17 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv  # noqa: E402
 
 from entity_gym import make_gym  # noqa: E402
 from entity_gym.bridges import to_gymnasium  # noqa: E402
-from tests.entity_gym.bridges.out_worlds import CHOICES, ROOM, Coins, Hall, Runners, Yard, maker  # noqa: E402
+from tests.entity_gym.bridges.out_worlds import (  # noqa: E402
+    CHOICES,
+    PACK_ROOM,
+    ROOM,
+    Coins,
+    Hall,
+    Packers,
+    Runners,
+    Yard,
+    maker,
+)
 from tests.entity_gym.pools.kinds_of_pools import Counter  # noqa: E402
 
 Made = Callable[..., Any]
@@ -39,13 +49,22 @@ def test_spaces_are_boxes_flags_and_choices(out: Made) -> None:
     runners = np.array([-2, 1] * 2, np.float32), np.array([2.1, 5] * 2, np.float32)
     assert out(Runners, max_entities={"Runner": 2}).action_space == spaces.Box(*runners)
     assert out(Counter, max_entities={"Total": 1}).action_space == spaces.Discrete(3)
+    assert out(Packers, **PACK_ROOM).action_space == spaces.MultiDiscrete([2] * 12)
+    assert out(Packers, ordered=True, max=2, **PACK_ROOM).action_space == spaces.MultiDiscrete([3] * 12)
     both = out(Yard, **ROOM).action_space
     assert both["bark"] == spaces.MultiDiscrete([3, 3, 3]) and both["run"].shape == (3, 2)
 
 
 @pytest.mark.parametrize(
     ("world", "options"),
-    [("MineSweeper", {}), ("Skirmish", {}), (Yard, CHOICES), (Runners, {"max_entities": {"Runner": 2}})],
+    [
+        ("MineSweeper", {}),
+        ("Skirmish", {}),
+        (Yard, CHOICES),
+        (Runners, {"max_entities": {"Runner": 2}}),
+        (Packers, PACK_ROOM),
+        (Packers, {"ordered": True, "others": True, "max_entities": PACK_ROOM["max_entities"]}),
+    ],
 )
 def test_worlds_pass_gymnasiums_checker(world: Any, options: dict[str, Any], out: Made) -> None:
     with warnings.catch_warnings(record=True) as caught:
@@ -88,9 +107,20 @@ def test_what_is_open_can_be_asked_for_every_number_of_an_action(out: Made) -> N
     assert (cart.action_masks().tolist(), runners.action_masks().tolist()) == ([True, True], [])
 
 
-@pytest.mark.parametrize("name", ["MineSweeper", "CherryPick"])
-def test_what_is_open_is_never_replaced(name: str, out: Made) -> None:
-    env, rng = out(name), np.random.default_rng(0)
+def test_every_number_of_a_set_may_be_0_and_more_where_the_row_is_open(out: Made) -> None:
+    shut, open_ = [1, 0, 0], [1, 1, 1]
+    env = out(Packers, ordered=True, max=2, **PACK_ROOM)
+    env.reset()
+    expected = [*shut, *open_, *shut, *shut, *shut, *open_, *(shut * 6)]
+    assert env.action_masks().astype(int).tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [("MineSweeper", {}), ("CherryPick", {}), (Packers, PACK_ROOM), (Packers, {"ordered": True} | PACK_ROOM)],
+)
+def test_what_is_open_is_never_replaced(name: Any, options: dict[str, Any], out: Made) -> None:
+    env, rng = out(name, **options), np.random.default_rng(0)
     env.reset(seed=0)
     for _ in range(100):
         masks, nvec = env.action_masks(), getattr(env.action_space, "nvec", [getattr(env.action_space, "n", 0)])

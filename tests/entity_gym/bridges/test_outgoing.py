@@ -17,7 +17,16 @@ pytest.importorskip("dm_env")
 
 from entity_gym import make_dm, make_gym  # noqa: E402
 from entity_gym.bridges import to_dm_env, to_gymnasium  # noqa: E402
-from tests.entity_gym.bridges.out_worlds import CHOICES, ROOM, Hall, Runners, Yard  # noqa: E402
+from tests.entity_gym.bridges.out_worlds import (  # noqa: E402
+    CHOICES,
+    PACK_ROOM,
+    ROOM,
+    Depot,
+    Hall,
+    Packers,
+    Runners,
+    Yard,
+)
 from tests.entity_gym.pools.kinds_of_pools import Counter  # noqa: E402
 from tests.entity_gym.pools.player_worlds import Duel  # noqa: E402
 
@@ -248,6 +257,112 @@ def test_several_players_act_in_one_frame(face: Made) -> None:
     env = face(Duel, max_entities={"Stone": 2, "Pawn": 2}, max_actors={"bid": 2})
     assert env.reset().observation["actors/bid"] == [2, 3]  # a pawn of each player
     assert env.step(np.array([2, 1])).reward == 2 + 1
+
+
+# ---- sets
+
+
+def test_a_set_has_a_number_for_each_row_and_its_mask_says_which_may_be_selected(face: Made) -> None:
+    env = face(Packers, **PACK_ROOM)
+    shown = env.reset().observation
+    assert shown["actors/pack"] == [3, -1]
+    assert shown["action_mask/pack"] == [[0, 1, 0, 0, 0, 1], [0] * 6]  # thing 0 is closed to porter 0
+    first = env.step(np.array([0, 1, 0, 0, 0, 1] + [1] * 6))  # there is no second porter
+    assert (first.reward, first.replaced) == (32, 0)  # as the world offered them
+    assert first.observation["actors/pack"] == [3, 4]
+    assert first.observation["action_mask/pack"] == [[0, 1, 0, 0, 0, 0], [1, 0, 0, 0, 0, 0]]  # without the crate
+    second = env.step(np.array([0, 1, 0, 0, 0, 0] + [1, 0, 0, 0, 0, 0]))
+    assert (second.reward, second.replaced) == (1002, 0)
+    last = env.step(np.array([0, 0, 0, 0, 0, 0] + [1, 0, 0, 0, 0, 1]))
+    assert (last.reward, last.replaced, last.terminated) == (31000, 0, True)
+
+
+def test_an_ordered_set_has_the_order_of_its_numbers_and_then_of_rows(face: Made) -> None:
+    env = face(Packers, ordered=True, **PACK_ROOM)
+    env.reset()
+    for places, reward in (([0, 2, 0, 0, 0, 1], 32), ([0, 6, 0, 0, 0, 0], 2), ([0, 5, 0, 0, 0, 5], 23)):
+        frame = env.step(np.array(places + [0] * 6))
+        assert (frame.reward, frame.replaced) == (reward, 0)
+        env.step(np.zeros(12, int))
+        env.step(np.zeros(12, int))
+        env.reset()
+
+
+@pytest.mark.parametrize(
+    ("options", "places", "reward", "replaced"),
+    [
+        ({}, [1, 1, 0, 1, 0, 0], 2, 2),  # thing 0 is closed, and row 3 is a porter
+        ({"max": 1}, [0, 1, 0, 0, 0, 1], 2, 1),
+        ({"min": 1}, [0] * 6, 2, 1),
+        ({"min": 3}, [1, 0, 0, 0, 0, 0], 32, 3),  # all that are open, in place of one that is closed
+        ({"ordered": True}, [1, 3, 0, 2, 0, 2], 32, 2),
+        ({"ordered": True, "max": 2, "masked": False}, [2, 2, 0, 0, 0, 1], 31, 1),
+        ({"ordered": True, "min": 2}, [0, 0, 0, 0, 0, 6], 32, 1),
+        ({"ordered": True, "min": 3, "masked": False}, [0] * 6, 123, 3),
+    ],
+)
+def test_a_set_that_is_not_open_becomes_one_that_is_and_the_rows_that_changed_are_counted(
+    options: dict[str, Any], places: list[int], reward: float, replaced: int, face: Made
+) -> None:
+    env = face(Packers, **options, **PACK_ROOM)
+    env.reset()
+    frame = env.step(np.array(places + [0] * 6))
+    assert (frame.reward, frame.replaced) == (reward, replaced)
+
+
+def test_numbers_of_sets_out_of_bounds_are_refused(face: Made) -> None:
+    for options, number, most in (({}, 2, 1), ({"ordered": True}, 7, 6), ({"ordered": True, "max": 2}, 3, 2)):
+        env = face(Packers, **options, **PACK_ROOM)
+        env.reset()
+        with pytest.raises(
+            ValueError, match=rf"'pack' of actor 0 is \[0 {number} 0 0 0 0\]; it must be from 0 to {most}"
+        ):
+            env.step(np.array([0, number, 0, 0, 0, 0] + [0] * 6))
+        with pytest.raises(ValueError, match=r"shape \(11,\) .*expected whole numbers of shape \(12,\)"):
+            env.step(np.zeros(11, int))
+
+
+def test_sets_beside_continuous_actions_are_arrays_of_actors_and_rows(face: Made) -> None:
+    env = face(Packers, others=True, max_entities=PACK_ROOM["max_entities"])
+    env.reset()
+    action = {"pack": [[0, 1, 0, 0, 0, 1]] + [[0] * 6] * 5, "call": [0] * 6, "walk": [[0.5]] * 6, "walk_to": [0] * 6}
+    frame = env.step({name: np.array(values) for name, values in action.items()})
+    assert (frame.reward, frame.replaced) == (32, 1)  # who walks to the left calls "high"
+
+
+def test_sets_of_a_compiled_world(face: Made) -> None:
+    env = face(Depot)
+    shown = env.reset().observation
+    assert shown["action_mask/load"] == [[0, 0, 1, 1, 0], [0, 0, 0, 1, 0]]
+    frame = env.step(np.array([[0, 0, 2, 1, 0], [0, 0, 0, 4, 0]]).ravel())
+    assert (frame.reward, frame.replaced) == (10012, 0)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    seed=st.integers(0, 2**31),
+    ordered=st.booleans(),
+    least=st.integers(0, 3),
+    more=st.none() | st.integers(1, 2),
+    others=st.booleans(),
+)
+def test_whatever_sets_are_sampled_can_be_played_by_environments_in_different_steps(
+    seed: int, ordered: bool, least: int, more: int | None, others: bool
+) -> None:
+    """Pools refuse sets that are not open."""
+    options: dict[str, Any] = {"ordered": ordered, "min": least, "max": more and least + more, "others": others}
+    with closing(make_gym(Packers, 3, **options, max_entities=PACK_ROOM["max_entities"])) as env:
+        env.action_space.seed(seed)
+        env.reset()
+        for k in range(6):
+            some = np.flatnonzero([True, k % 2 == 0, k % 3 == 0])
+            sampled = env.action_space.sample()
+            chosen = {name: each[some] for name, each in sampled.items()} if others else sampled[some]
+            obs, *_ = env.step(chosen, some)
+            assert all(
+                {name: array[i] for name, array in obs.items()} in env.single_observation_space
+                for i in range(len(some))
+            )
 
 
 # ---- many environments

@@ -25,6 +25,8 @@ from entity_gym import (  # noqa: E402
     Entity,
     Observation,
     ObsSpace,
+    SelectEntitiesActionMask,
+    SelectEntitiesActionSpace,
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
@@ -85,6 +87,33 @@ class Sailors(Captains):
         return shown
 
 
+class Friends(Captains):
+    """Every pawn names others in an order: place p of pawn k earns p * 10 ** k. With `sails` it turns its sail, too."""
+
+    def __init__(self, sails: bool = False) -> None:
+        super().__init__(pawns=2)
+        self.sails = sails
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        names = SelectEntitiesActionSpace(exclude_self=True, ordered=True)
+        return {"name": names, **({"sail": ContinuousActionSpace([-1.0], [1.0])} if self.sails else {})}
+
+    def act(self, actions: Mapping[str, Any]) -> Observation:
+        earned = [0.0, 0.0]
+        for (player, _), named in zip(actions["name"].actors, actions["name"].actees, strict=True):
+            earned[player] += sum(place * 10.0 ** (2 * i + owner) for place, (owner, i) in enumerate(named, start=1))
+        self.round += 1
+        return self._show(earned)
+
+    def _show(self, earned: list[float]) -> Observation:
+        shown = super()._show(earned)
+        shown.actions = {"name": SelectEntitiesActionMask()}
+        if self.sails:
+            shown.actions["sail"] = ContinuousActionMask()
+        shown.player_rewards = earned
+        return shown
+
+
 def plain(tree: Any) -> Any:
     if isinstance(tree, dict):
         return {name: plain(branch) for name, branch in tree.items()}
@@ -101,6 +130,8 @@ def plain(tree: Any) -> Any:
         (functools.partial(Duel, cut=True), {**ROOM, "max_actors": {"bid": 1}}),
         (functools.partial(Captains, pawns=2), {"max_entities": {"Pawn": 4}}),
         (functools.partial(Sailors, pawns=2), {"max_entities": {"Pawn": 4}}),
+        (Friends, {"max_entities": {"Pawn": 4}}),
+        (functools.partial(Friends, sails=True), {"max_entities": {"Pawn": 4}}),
     ],
 )
 def test_pettingzoos_own_api_test_passes_and_finds_nothing_to_warn_of(env: Any, options: dict[str, Any]) -> None:
@@ -213,6 +244,32 @@ def test_beside_continuous_actions_masks_are_those_of_the_others() -> None:
     told = {"sail": np.array([[0.5], [0.25]], np.float32), "wave": [1]}
     rewards = env.step({"player_0": told, "player_1": {**told, "sail": np.array([[-1.0], [0.0]], np.float32)}})[1]
     assert rewards == {"player_0": 0.75, "player_1": -1.0}
+
+
+def test_every_player_selects_sets_of_its_own_and_masks_are_what_sampling_takes() -> None:
+    env = to_pettingzoo(Friends, max_entities={"Pawn": 4}, max_actors={"name": 2})
+    _, infos = env.reset()
+    itself, other = [1, 0, 0, 0, 0], [1, 1, 1, 1, 1]
+    mask = infos["player_1"]["action_mask"]
+    assert plain(mask) == [other, itself, other, other, other, other, other, itself]  # of pawns 1 and 3
+    assert env.action_space("player_1") == spaces.MultiDiscrete([5] * 8)
+    told = {"player_0": np.zeros(8, int), "player_1": np.array([2, 0, 1, 0, 0, 0, 4, 0])}
+    assert env.step(told)[1] == {"player_0": 0.0, "player_1": 102.0 + 100.0}
+    told = {"player_0": np.array([1, 1, 0, 0, 0, 0, 0, 0]), "player_1": env.action_space("player_1").sample(mask=mask)}
+    _, rewards, *_, infos = env.step(told)
+    assert rewards["player_0"] == 10 and [infos[each]["replaced_actions"] for each in env.agents] == [1, 0]
+
+
+def test_masks_of_sets_beside_continuous_actions_have_a_tuple_for_each_actor() -> None:
+    room: dict[str, Any] = {"max_entities": {"Pawn": 4}, "max_actors": {"name": 2, "sail": 2}}
+    env = to_pettingzoo(functools.partial(Friends, sails=True), **room)
+    _, infos = env.reset()
+    mask = infos["player_0"]["action_mask"]
+    assert [[each[1] for each in of_actor] for of_actor in plain(mask["name"])] == [[0, 1, 1, 1], [1, 1, 0, 1]]
+    told = {agent: env.action_space(agent).sample(mask=infos[agent]["action_mask"]) for agent in env.agents}
+    assert told["player_0"]["name"].shape == (2, 4)
+    infos = env.step(told)[4]
+    assert [infos[agent]["replaced_actions"] for agent in env.agents] == [0, 0]
 
 
 # ---- faults

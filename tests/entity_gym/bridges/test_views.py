@@ -13,7 +13,7 @@ pytest.importorskip("gymnasium")
 
 from gymnasium import spaces  # noqa: E402
 
-from entity_gym.actions import SelectEntityActionSpace  # noqa: E402
+from entity_gym.actions import SelectEntitiesActionSpace, SelectEntityActionSpace  # noqa: E402
 from entity_gym.batch.ragged import RaggedBuffer  # noqa: E402
 from entity_gym.bridges import from_gymnasium, gymnasium_worlds  # noqa: E402
 from entity_gym.bridges.views.reading import ViewReader  # noqa: E402
@@ -290,10 +290,95 @@ def test_an_integer_action_selects_a_row_that_is_present(alone: bool) -> None:
         pool.act({"action": chosen})
 
 
+@pytest.mark.parametrize("alone", [False, True], ids=["together", "one by one"])
+@pytest.mark.parametrize(
+    "space",
+    [
+        spaces.MultiBinary(3),
+        spaces.MultiBinary([3, 1]),
+        spaces.Box(0, 1, (3,), np.int32),
+        spaces.MultiDiscrete([2, 2, 2]),
+    ],
+    ids=str,
+)
+def test_binary_numbers_select_a_set_of_the_rows_that_are_present(space: Any, alone: bool) -> None:
+    made: list[Shows] = []
+    shown = [*SHOWN[:2], np.array([[1, 0], [1, 1], [1, 2], [1, 3]]), np.zeros((4, 2)), SHOWN[0]]
+    infos = [{}, {"action_mask": np.array([1, 1, 0])}, {"action_mask": np.array([0, 0, 0])}, {}, {}]
+
+    def make() -> Shows:
+        made.append(Shows(box(4, 2), shown, space, infos))
+        return made[-1]
+
+    source = gymnasium_worlds(make, view=TARGETS)
+    pool = ListEnv(source.as_environment if alone else source, 2)
+    assert pool.action_space() == {"action": SelectEntitiesActionSpace()}
+    mask = pool.reset().action_masks["action"]
+    assert mask.actees is not None and mask.actees[0].values.tolist() == [[1], [2]]  # rows 0 and 2 of three targets
+
+    def act(*sets: list[int]) -> Any:
+        return pool.act(
+            {
+                "action": RaggedBuffer.from_flattened(
+                    np.concatenate(sets).astype(np.int64)[:, None], [len(each) for each in sets]
+                )
+            }
+        )
+
+    mask = act([0, 1], [1, 1]).action_masks["action"]
+    assert mask.mask is not None and mask.mask[1].values.tolist() == [[True], [False]]  # row 2 is closed
+    with pytest.raises(ValueError, match=r"is \[0, 1\], a number for each actee; expected 1 for 0 to all open actees"):
+        act([0, 1], [1, 0])
+    mask = act([1, 0], [0, 0]).action_masks["action"]
+    assert mask.mask is not None and not mask.mask.values.any(), "a set may be empty, so that everything may be closed"
+    assert act([0, 0, 0], [0, 0, 0]).action_masks["action"].actees.items() == 0  # nobody is present
+    act([], [])
+    assert [[each.reshape(-1).tolist() for each in world.taken] for world in made] == [
+        [[0, 0, 1], [1, 0, 0], [0, 0, 0], [0, 0, 0]],
+        [[1, 0, 1], [0, 0, 0], [0, 0, 0], [0, 0, 0]],
+    ]
+    assert all(each in space for world in made for each in world.taken)
+
+
+def test_one_of_several_actions_can_be_a_set_of_rows_without_a_presence() -> None:
+    made: list[Shows] = []
+    view = {"entities": {"Item": {"features": ["weight"]}}, "select": {"pack": "Item"}}
+    space = spaces.Dict({"go": spaces.Discrete(2), "pack": spaces.MultiBinary(3), "turn": spaces.MultiBinary(2)})
+
+    def make() -> Shows:
+        made.append(Shows(box(3), [np.array([3, 4, 5]), np.array([5, 6, 7])], space, [{"valid_actions": None}] * 2))
+        return made[-1]
+
+    with from_gymnasium(make, view=view) as pool:  # type: ignore[union-attr]
+        assert {name: type(each).__name__ for name, each in pool.action_space().items()} == {
+            "go": "CategoricalActionSpace",
+            "pack": "SelectEntitiesActionSpace",
+            "turn.0": "CategoricalActionSpace",
+            "turn.1": "CategoricalActionSpace",
+        }
+        pool.reset()
+        chosen = {name: RaggedBuffer.from_array(np.array([[[1]]])) for name in ("go", "turn.1")}
+        chosen["turn.0"] = RaggedBuffer.from_array(np.array([[[0]]]))
+        chosen["pack"] = RaggedBuffer.from_array(np.array([[[0], [1], [1]]]))
+        pool.act(chosen)
+    (taken,) = made[0].taken
+    assert {name: np.array(value).tolist() for name, value in taken.items()} == {
+        "go": 1,
+        "pack": [0, 1, 1],
+        "turn": [0, 1],
+    }
+
+
 def test_a_selection_of_another_number_of_rows_than_choices_is_refused() -> None:
     with pytest.raises(
-        ValueError, match=r"Shows: the view: the action 'action' selects one of 3 rows of Target, so it must be"
+        ValueError,
+        match="Shows: the view: the action 'action' selects from 3 rows of Target, so it must be a Discrete of 3, or for sets a "
+        "MultiBinary of 3; it is a categorical action of 2 choices",
     ):
         from_gymnasium(lambda: Shows(box(4, 2), SHOWN), view=TARGETS)
+    with pytest.raises(ValueError, match="MultiBinary of 3; it is a select entities action of 4 choices"):
+        from_gymnasium(lambda: Shows(box(4, 2), SHOWN, spaces.MultiBinary(4)), view=TARGETS)
+    with pytest.raises(ValueError, match="MultiBinary of 3; it is a continuous action of 0 choices"):
+        from_gymnasium(lambda: Shows(box(4, 2), SHOWN, box(3)), view=TARGETS)
     with pytest.raises(ValueError, match=r"select names the action 'move'; allowed: 'action'"):
         from_gymnasium(lambda: Shows(box(4, 2), SHOWN), view=TARGETS | {"select": {"move": "Target"}})
