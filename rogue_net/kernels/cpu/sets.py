@@ -303,5 +303,5 @@ def _budget(action, own):  # type: ignore[no-untyped-def]
 
 @inline
 def _share_left(action, own, remains):  # type: ignore[no-untyped-def]
-    """The share of the budget that is left."""
-    return np.float32(remains / max(_budget(action, own), 1e-6))
+    """The share of the budget that is left; 0 if the given picks were dearer."""
+    return np.float32(min(max(remains / max(_budget(action, own), 1e-6), 0.0), 1.0))
