@@ -337,6 +337,7 @@ class RogueNet(nn.Module):
             if ACTORS in space.after and own is not None:
                 before = sums_before(head.messages(name, readout, own), mask.ranks, mask.most_actors)
                 messages, seen[ACTORS] = messages + on_actors(before, readout, name), own
+            tokens = batch.action_tokens[name]
             actors = head.reader(actors, messages.index_select(0, tokens.actors))
             if actees is not None and tokens.actees is not None:
                 actees = head.reader(actees, messages.index_select(0, tokens.actees))

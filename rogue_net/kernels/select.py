@@ -67,7 +67,7 @@ def why_no_program(
                 return f"{section}.{name}={str(value).lower()} has no kernels on CPUs"
     for name, space in action_space.items():
         if isinstance(space, SelectEntitiesActionSpace) and not space.ordered and (space.min or space.max is not None):
-            return f"the limited sets of the action {name!r} have no kernels; those that are ordered or without limits have"
+            return f"the limited sets of the action {name!r} have no kernels"
     if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
         return "Numba is switched off by NUMBA_DISABLE_JIT"
     if weight.device.type != "cpu":
