@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 from entity_gym.actions import ACTORS, ActionSpace, SelectEntitiesActionSpace
 from entity_gym.actions.chains import decision_order
-from entity_gym.actions.select_entities import check_budgets
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.spaces import ObsSpace
@@ -161,8 +160,8 @@ class RogueNet(nn.Module):
         # keyed by position: an action's name may hold what a module's name may not, such as a dot
         self.heads = nn.ModuleList(HEADS[type(space)](space, config) for space in action_space.values())
         self.order = decision_order(action_space)
-        check_budgets(self.translation.obs_space, action_space)
         for name, space in action_space.items():
+            space.check_features(name, self.translation.obs_space)
             in_turn = ACTORS in space.after
             tells = in_turn or any(name in later.after for later in action_space.values())
             self.head(name).chain(config.d_model, reads=bool(space.after), tells=tells, in_turn=in_turn)

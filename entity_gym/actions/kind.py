@@ -164,6 +164,9 @@ class ActionSpace(ABC):
             if label not in before.labels:
                 yield f"{what} {label!r} of action {name!r} is new: {now}"
 
+    def check_features(self, name: str, obs_space: ObsSpace) -> None:  # noqa: B027 - most kinds need none
+        """Raise a ValueError if the action `name` needs a feature that `obs_space` does not have."""
+
     @abstractmethod
     def read(self, name: str, mask: Any, entities: FrameEntities) -> Offer:
         """Read how one frame of a Python world offers the action.
