@@ -5,6 +5,7 @@ observation offers the action, and the action that a world receives. Everything 
 method of the space, in the order of the way:
 
     read                 the offer of an observation, checked, with ids turned into entity indices
+    check_features, prices  the features that an action needs
     sample, rare_choices    random choices, and allowed ones that are rare at random
     is_allowed, refusal  a choice checked against the offer
     for_world            a choice in the world's own ids
