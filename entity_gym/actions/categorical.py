@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -78,6 +79,20 @@ class ChoiceActionSpace(ActionSpace):
         if offered.mask is None:
             return inside
         return inside & offered.mask.values[np.arange(len(choices)), np.where(inside, choices, 0)]
+
+    @staticmethod
+    def compiled_check(
+        values: Any, first: int, count: int, mask: Any, i: int, actees: Any, num_actees: int, limits: Any
+    ) -> bool:
+        for k in range(count):
+            value = values[first + k]
+            if value < 0 or value >= limits[0] or (mask is not None and not mask[i, k, value]):
+                return False
+        return True
+
+    @property
+    def compiled_limits(self) -> tuple[int]:
+        return (len(self.choices),)
 
     def refusal(self, value: NDArray[np.int64]) -> str:
         return f" is {value[0]}; expected a choice below {len(self.choices)} that is not masked"

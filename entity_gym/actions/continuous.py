@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Self
 
 import numpy as np
@@ -99,6 +100,22 @@ class ContinuousActionSpace(ActionSpace):
 
     def is_allowed(self, values: NDArray[np.float32], offered: VecActionMask) -> NDArray[np.bool_]:
         return np.asarray(~self._wrong(values).any(axis=1))
+
+    @staticmethod
+    def compiled_check(
+        values: Any, first: int, count: int, mask: Any, i: int, actees: Any, num_actees: int, limits: Any
+    ) -> bool:
+        width, bounds = limits
+        fine = True
+        for k in range(count):
+            for f in range(width):
+                value = values[first + k, f]
+                fine &= isfinite(value) & (value >= bounds[f, 0]) & (value <= bounds[f, 1])
+        return fine
+
+    @property
+    def compiled_limits(self) -> tuple[int, NDArray[np.float64]]:
+        return self.width, np.stack(self.bounds(), axis=1).astype(np.float64)
 
     def refusal(self, value: NDArray[np.float32]) -> str:
         low, high = self.bounds()

@@ -181,6 +181,29 @@ class ActionSpace(ABC):
     def is_allowed(self, values: NDArray[Any], offered: VecActionMask) -> NDArray[np.bool_]:
         """Return (A,) true where the actor may choose its row of `values`, which is (A, width), or (P, 1) with `per_pair`."""
 
+    @staticmethod
+    @abstractmethod
+    def compiled_check(
+        values: Any, first: int, count: int, mask: Any, i: int, actees: Any, num_actees: int, limits: Any
+    ) -> bool:
+        """Check the choices of slot i of a compiled world, as `is_allowed` does: ordinary Python that Numba compiles.
+
+        Args:
+            values: (rows,) choices of several slots, or (rows, width) numbers.
+            first: row of the first choice of slot i.
+            count: A.
+            mask: (slots, A, C) bool, or (slots, A, N) for actions that select entities; None: everything is open.
+            i: the slot.
+            actees: (slots, N) entity indices; None for actions that select none.
+            num_actees: N of slot i.
+            limits: `compiled_limits`.
+        """
+
+    @property
+    @abstractmethod
+    def compiled_limits(self) -> tuple[Any, ...]:
+        """What `compiled_check` must know of the space: numbers, and at most one array."""
+
     @abstractmethod
     def refusal(self, value: NDArray[Any]) -> str:
         """Return the end of a message: the refused choice, (width,) or (N,), and what would be allowed."""

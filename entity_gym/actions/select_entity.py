@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,6 +124,26 @@ class SelectEntityActionSpace(EntitiesActionSpace):
         able[actor] = True
         found[actor[chosen[actor] == actee]] = True
         return np.asarray(found | ((chosen == NOBODY) & (self.nobody | ~able)))
+
+    @staticmethod
+    def compiled_check(
+        values: Any, first: int, count: int, mask: Any, i: int, actees: Any, num_actees: int, limits: Any
+    ) -> bool:
+        nobody, can_close = limits
+        fine = True
+        for k in range(count):
+            value = values[first + k]
+            found, any_open = nobody and value == NOBODY, False
+            for e in range(num_actees):
+                is_open = mask is None or mask[i, k, e]
+                found |= is_open & (actees[i, e] == value)
+                any_open |= is_open
+            fine &= found or (value == NOBODY and not any_open and (can_close or num_actees == 0))
+        return fine
+
+    @property
+    def compiled_limits(self) -> tuple[bool, bool]:
+        return self.nobody, self.can_close
 
     def refusal(self, value: NDArray[np.int64]) -> str:
         nobody = "for nobody" if self.nobody else "where it may select none"
