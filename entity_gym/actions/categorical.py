@@ -48,6 +48,9 @@ class CategoricalAction:
         """The name of each actor's choice."""
         return [self.choices[action] for action in self.actions.tolist()]
 
+    def to_json(self) -> dict[str, Any]:
+        return {"actors": list(self.actors), "choices": np.asarray(self.actions).tolist()}
+
 
 @dataclass(frozen=True)
 class ChoiceActionSpace(ActionSpace):
@@ -96,6 +99,9 @@ class ChoiceActionSpace(ActionSpace):
 
     def refusal(self, value: NDArray[np.int64]) -> str:
         return f" is {value[0]}; expected a choice below {len(self.choices)} that is not masked"
+
+    def padded_bounds(self, num_rows: int | None) -> tuple[int, int]:
+        return 0, len(self.choices) - 1
 
     def sample(self, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
         if offered.mask is None:
@@ -147,6 +153,9 @@ class GlobalCategoricalAction:
 
     action: int
     label: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"choice": int(self.action), "label": self.label}
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,9 @@ class ContinuousAction:
     actors: Sequence[EntityID]
     values: NDArray[np.float32]
 
+    def to_json(self) -> dict[str, Any]:
+        return {"actors": list(self.actors), "values": np.asarray(self.values).tolist()}
+
 
 @dataclass(frozen=True)
 class ContinuousActionSpace(ActionSpace):
@@ -131,6 +134,9 @@ class ContinuousActionSpace(ActionSpace):
 
     def for_world(self, values: NDArray[np.float32], offer: Offer, ids: Sequence[EntityID | None]) -> ContinuousAction:
         return ContinuousAction([ids[actor] for actor in offer.actors.tolist()], values)
+
+    def padded_bounds(self, num_rows: int | None) -> tuple[Sequence[float], Sequence[float]]:
+        return self.low, self.high
 
     def sample(self, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.float32]:
         """Draw (A, n) numbers.

@@ -236,6 +236,32 @@ class ActionSpace(ABC):
         """
         return list(probs.reshape(len(offer.actors), 1, -1)) if len(offer.actors) else []
 
+    @abstractmethod
+    def padded_bounds(self, num_rows: int | None) -> tuple[Any, Any]:
+        """Return the smallest and the largest value in the padded form: numbers, or tuples of them for continuous actions.
+
+        Where actors select entities, a value is a row of the padded list of entities, in which every type has the room that the
+        spec says, and the one after the last row is nobody, if the space has `nobody`. A set has a value for each row: 0 or 1,
+        or in ordered sets its place.
+
+        Args:
+            num_rows: the length of that list; None: not known, as is the largest value then.
+        """
+
+    def closest(self, chosen: NDArray[np.int64], is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return allowed choices in the place of others: the next open one, after the last the first; -1 where none is open.
+
+        Args:
+            chosen: (A,) values in the padded form, or for sets (A, C).
+            is_open: (A, C) the open ones.
+        """
+        closed, size = np.flatnonzero(~is_open[np.arange(len(chosen)), chosen]), is_open.shape[1]
+        order = (chosen[closed, None] + np.arange(size)) % size
+        first = np.take_along_axis(is_open[closed], order, axis=1).argmax(axis=1)
+        allowed = chosen.copy()
+        allowed[closed] = np.where(is_open[closed].any(axis=1), order[np.arange(len(closed)), first], -1)
+        return allowed
+
     def rare_choices(self, offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
         """Yield allowed choices that random play rarely takes, as `sample` returns them, each with a description."""
         yield from ()

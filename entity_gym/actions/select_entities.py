@@ -43,6 +43,9 @@ class SelectEntitiesAction:
     actors: Sequence[EntityID]
     actees: Sequence[Sequence[EntityID]]
 
+    def to_json(self) -> dict[str, Any]:
+        return {"actors": list(self.actors), "actees": [list(actees) for actees in self.actees]}
+
 
 @dataclass(frozen=True)
 class SelectEntitiesActionSpace(EntitiesActionSpace):
@@ -163,6 +166,10 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
     ) -> SelectEntitiesAction:
         sets = [[ids[actee] for actee in offer.actees[chosen].tolist()] for chosen in self.sets(values, offer)]
         return SelectEntitiesAction([ids[actor] for actor in offer.actors.tolist()], sets)
+
+    def padded_bounds(self, num_rows: int | None) -> tuple[int, int | None]:
+        known = [most for most in (self.max, num_rows) if most is not None]
+        return 0, min(known, default=None) if self.ordered else 1
 
     def closest(self, places: NDArray[np.int64], is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return allowed (A, N) places for others, (A, N) from 0, of which any may be closed, missing, too many or equal.

@@ -55,6 +55,10 @@ class SelectEntityAction:
     actors: Sequence[EntityID]
     actees: Sequence[EntityID | None]
 
+    def to_json(self) -> dict[str, Any]:  # actors that select nobody are not listed
+        told = {actor: actee for actor, actee in zip(self.actors, self.actees, strict=True) if actee is not None}
+        return {"actors": list(told), "actees": list(told.values())}
+
 
 @dataclass(frozen=True)
 class EntitiesActionSpace(ActionSpace):
@@ -152,6 +156,9 @@ class SelectEntityActionSpace(EntitiesActionSpace):
     def for_world(self, values: NDArray[np.int64], offer: Offer, ids: Sequence[EntityID | None]) -> SelectEntityAction:
         actees = [None if actee == NOBODY else ids[actee] for actee in values[:, 0].tolist()]
         return SelectEntityAction([ids[actor] for actor in offer.actors.tolist()], actees)
+
+    def padded_bounds(self, num_rows: int | None) -> tuple[int, int | None]:
+        return 0, None if num_rows is None else num_rows - 1 + self.nobody
 
     def sample(self, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
         """Draw (A, 1) entity indices; -1 where none is open, and with `nobody` as one choice more."""
