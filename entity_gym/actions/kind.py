@@ -218,6 +218,57 @@ class ActionSpace(ABC):
             ids: of its entities, by entity index.
         """
 
+    def from_world(
+        self, where: str, action: Any, offered: VecActionMask, ids: Sequence[EntityID | None]
+    ) -> NDArray[Any]:
+        """Return the values of an action in ids, in one frame.
+
+        The row of an actor that is left out is -1 or NaN, which is refused unless the actor may select nobody. Its set is empty.
+
+        Args:
+            where: names the action in messages.
+            action: an `action_type`; None leaves out all actors.
+            offered: the action in that frame.
+            ids: of its entities, by entity index.
+
+        Raises:
+            ValueError: the action is no `action_type`, or one of other actors.
+        """
+        values = np.full((offered.actors.items(), self.width), -1 if self.discrete else np.nan, self.dtype)
+        if action is None:
+            return values
+        rows = self._rows(where, action, offered, ids)
+        chosen = getattr(action, self.choices_field)
+        given = np.asarray([chosen] * len(rows) if self.is_global else self._values(where, chosen, ids))
+        expected = (len(rows),) if self.discrete else (len(rows), self.width)
+        if given.shape != expected or (given.size and given.dtype.kind not in ("biu" if self.discrete else "iuf")):
+            raise ValueError(
+                f"{where} has {self.choices_field} of shape {given.shape} and type {given.dtype}; expected numbers of shape "
+                f"{expected}, one row for each of its actors"
+            )
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
+            values[rows] = given.reshape(len(rows), self.width).astype(self.dtype)
+        return values
+
+    def _rows(self, where: str, action: Any, offered: VecActionMask, ids: Sequence[EntityID | None]) -> list[int]:
+        """Return the row of each actor of an action among those of the frame; arguments and errors as in `from_world`."""
+        if not isinstance(action, self.action_type):
+            raise ValueError(f"{where} is a {type(action).__name__}; it must be a {self.action_type.__name__}")
+        if self.is_global:
+            return list(range(offered.actors.items()))
+        given: Any = action
+        row_of = {ids[index]: row for row, index in enumerate(offered.actors.values[:, 0].tolist())}
+        rows = [row_of.get(actor, -1) for actor in given.actors]
+        if -1 in rows:
+            raise ValueError(f"{where} names the actor {given.actors[rows.index(-1)]!r}, which was not offered")
+        if len(set(rows)) < len(rows):
+            raise ValueError(f"{where} names an actor twice: {list(given.actors)!r:.200}")
+        return rows
+
+    def _values(self, where: str, chosen: Any, ids: Sequence[EntityID | None]) -> Any:
+        """Return the values of an action's choices in ids; arguments and errors as in `from_world`."""
+        return chosen
+
     @abstractmethod
     def sample(self, offered: VecActionMask, rng: np.random.Generator) -> NDArray[Any]:
         """Draw (A, width) choices, or (P, 1) with `per_pair`, each uniformly from what its actor may choose.

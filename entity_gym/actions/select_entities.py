@@ -167,6 +167,25 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
         sets = [[ids[actee] for actee in offer.actees[chosen].tolist()] for chosen in self.sets(values, offer)]
         return SelectEntitiesAction([ids[actor] for actor in offer.actors.tolist()], sets)
 
+    def from_world(
+        self, where: str, action: Any, offered: VecActionMask, ids: Sequence[EntityID | None]
+    ) -> NDArray[np.int64]:
+        assert offered.actees is not None
+        column_of = {ids[index]: column for column, index in enumerate(offered.actees.values[:, 0].tolist())}
+        values = np.zeros((offered.actors.items(), len(column_of)), np.int64)
+        rows = [] if action is None else self._rows(where, action, offered, ids)
+        sets = [] if action is None else action.actees
+        if len(sets) != len(rows):
+            raise ValueError(f"{where} has {len(sets)} sets for {len(rows)} actors")
+        for row, selected in zip(rows, sets, strict=True):
+            for place, actee in enumerate(selected, start=1):
+                if actee not in column_of:
+                    raise ValueError(f"{where} selects {actee!r}, which was not offered")
+                if values[row, column_of[actee]]:
+                    raise ValueError(f"{where} selects {actee!r} twice")
+                values[row, column_of[actee]] = place if self.ordered else 1
+        return values.reshape(-1, 1)
+
     def padded_bounds(self, num_rows: int | None) -> tuple[int, int | None]:
         known = [most for most in (self.max, num_rows) if most is not None]
         return 0, min(known, default=None) if self.ordered else 1
