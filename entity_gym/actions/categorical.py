@@ -58,6 +58,8 @@ class ChoiceActionSpace(ActionSpace):
 
     choices: Sequence[str]
 
+    page_options = ("choices",)
+
     def __post_init__(self) -> None:
         where = f"{type(self).__name__}.choices"
         check_names(self.choices, where)

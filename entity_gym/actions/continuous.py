@@ -59,6 +59,7 @@ class ContinuousActionSpace(ActionSpace):
     choices_field = "values"
     discrete = False
     dtype = np.float32
+    page_options = ("low", "high")
 
     def __post_init__(self) -> None:
         for side in ("low", "high"):
@@ -134,6 +135,22 @@ class ContinuousActionSpace(ActionSpace):
 
     def for_world(self, values: NDArray[np.float32], offer: Offer, ids: Sequence[EntityID | None]) -> ContinuousAction:
         return ContinuousAction([ids[actor] for actor in offer.actors.tolist()], values)
+
+    @property
+    def undecided(self) -> list[None]:
+        return [None] * self.width
+
+    def described(self) -> dict[str, Any]:
+        return super().described() | {"names": list(self.labels)}
+
+    def from_page(self, where: str, given: Any, columns: Sequence[int], is_open: Sequence[bool]) -> list[float]:
+        if not isinstance(given, list) or len(given) != self.width:
+            raise ValueError(f"{where} must be a list of {self.width} numbers")
+        for value, low, high in zip(given, self.low, self.high, strict=True):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e38
+            if not is_number or not np.float32(low) <= np.float32(value) <= np.float32(high):
+                raise ValueError(f"{where} is {value!r:.100}; it must be a number from {low:.9g} to {high:.9g}")
+        return [float(value) for value in given]
 
     def padded_bounds(self, num_rows: int | None) -> tuple[Sequence[float], Sequence[float]]:
         return self.low, self.high

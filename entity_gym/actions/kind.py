@@ -72,6 +72,8 @@ class ActionSpace(ABC):
         per_pair: an actor's choice is a value for each actee of its frame, and not a single one. `selects` holds then.
         discrete: actors take one of several choices, each with a probability; false where they give real numbers.
         dtype: the type of a choice in a batch.
+        undecided: what a page shows as the choice of an actor that has not chosen.
+        page_options: the options of the space that a page must know.
     """
 
     kind: ClassVar[str]
@@ -83,6 +85,8 @@ class ActionSpace(ABC):
     per_pair: ClassVar[bool] = False
     discrete: ClassVar[bool] = True
     dtype: ClassVar[type[np.generic]] = np.int64
+    undecided: ClassVar[Any] = -1
+    page_options: ClassVar[tuple[str, ...]] = ()
 
     after: Sequence[str] = ()
     allowed: Mapping[str, Sequence[Flags]] = field(default_factory=dict, hash=False)
@@ -312,6 +316,39 @@ class ActionSpace(ABC):
         allowed = chosen.copy()
         allowed[closed] = np.where(is_open[closed].any(axis=1), order[np.arange(len(closed)), first], -1)
         return allowed
+
+    def described(self) -> dict[str, Any]:
+        """Return what a page of docs/replays.md must know of the space, as JSON."""
+        shown = {option: _in_json(getattr(self, option)) for option in self.page_options}
+        return {"kind": self.kind.replace(" ", "_"), **shown}
+
+    def columns(self, offer: Offer) -> tuple[list[int], NDArray[np.bool_]]:
+        """Return the choices of a discrete action as pages list them: C values in a batch, and (A, C) the open ones."""
+        columns = offer.actees.tolist() if self.selects else list(range(len(self.labels)))
+        is_open = np.ones((len(offer.actors), len(columns)), np.bool_) if offer.mask is None else offer.mask
+        return columns, is_open
+
+    def for_page(self, values: NDArray[np.int64], offer: Offer) -> list[Any]:
+        """Return a discrete action of one frame as a page shows it: the column of each actor's choice, or a list of columns."""
+        chosen: list[Any] = values[:, 0].tolist()
+        return chosen
+
+    def from_page(self, where: str, given: Any, columns: Sequence[int], is_open: Sequence[bool]) -> list[Any]:
+        """Return the values of what a person has chosen on a page for one actor.
+
+        Args:
+            where: names the actor in messages.
+            given: JSON, as `for_page`; a list of numbers for continuous actions.
+            columns: the C choices, see `columns`.
+            is_open: (C,) those that are open to the actor.
+
+        Raises:
+            ValueError: the choice is of another type, or closed.
+        """
+        is_valid = type(given) is int and 0 <= given < len(columns) and is_open[given]
+        if not is_valid and (given != -1 or any(is_open)):
+            raise ValueError(f"{where} is {given!r:.100}, which is no open choice")
+        return [columns[given] if is_valid else -1]
 
     def rare_choices(self, offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
         """Yield allowed choices that random play rarely takes, as `sample` returns them, each with a description."""

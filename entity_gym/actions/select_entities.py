@@ -71,6 +71,8 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
     action_type = SelectEntitiesAction
     choices_field = "actees"
     per_pair = True
+    undecided = None
+    page_options = ("ordered", "min", "max")
 
     def __post_init__(self) -> None:
         where = type(self).__name__
@@ -185,6 +187,17 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
                     raise ValueError(f"{where} selects {actee!r} twice")
                 values[row, column_of[actee]] = place if self.ordered else 1
         return values.reshape(-1, 1)
+
+    def for_page(self, values: NDArray[np.int64], offer: Offer) -> list[list[int]]:
+        return [chosen.tolist() for chosen in self.sets(values, offer)]
+
+    def from_page(self, where: str, given: Any, columns: Sequence[int], is_open: Sequence[bool]) -> list[int]:
+        places = [0] * len(columns)
+        for place, column in enumerate(given if isinstance(given, list) else [None], 1):
+            if type(column) is not int or not 0 <= column < len(places) or places[column] or not is_open[column]:
+                raise ValueError(f"{where} is {given!r:.100}; it must be a list of open choices, each once")
+            places[column] = place if self.ordered else 1
+        return places
 
     def padded_bounds(self, num_rows: int | None) -> tuple[int, int | None]:
         known = [most for most in (self.max, num_rows) if most is not None]

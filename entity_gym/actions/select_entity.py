@@ -101,6 +101,7 @@ class SelectEntityActionSpace(EntitiesActionSpace):
     mask_type = SelectEntityActionMask
     action_type = SelectEntityAction
     choices_field = "actees"
+    page_options = ("nobody",)
 
     @property
     def can_close(self) -> bool:  # type: ignore[override]
@@ -163,6 +164,16 @@ class SelectEntityActionSpace(EntitiesActionSpace):
             if actee not in index_of:
                 raise ValueError(f"{where} names {actee!r}, which no entity has")
         return [index_of[actee] for actee in chosen]
+
+    def columns(self, offer: Offer) -> tuple[list[int], NDArray[np.bool_]]:
+        columns, is_open = super().columns(offer)
+        if not self.nobody:
+            return columns, is_open
+        return [*columns, NOBODY], np.pad(is_open, ((0, 0), (0, 1)), constant_values=True)
+
+    def for_page(self, values: NDArray[np.int64], offer: Offer) -> list[int]:
+        column_of = {value: column for column, value in enumerate(self.columns(offer)[0])}
+        return [column_of.get(value, NOBODY) for value in values[:, 0].tolist()]
 
     def padded_bounds(self, num_rows: int | None) -> tuple[int, int | None]:
         return 0, None if num_rows is None else num_rows - 1 + self.nobody
