@@ -168,6 +168,11 @@ class ActionSpace(ABC):
             if label not in before.labels:
                 yield f"{what} {label!r} of action {name!r} is new: {now}"
 
+    @property
+    def prices(self) -> tuple[str, str] | None:
+        """The features with the costs of actees and the budgets of actors; None: nothing has a cost."""
+        return None
+
     def check_features(self, name: str, obs_space: ObsSpace) -> None:  # noqa: B027 - most kinds need none
         """Raise a ValueError if the action `name` needs a feature that `obs_space` does not have."""
 

@@ -101,8 +101,12 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
         if (before.min, before.max) != (self.min, self.max):
             yield f"action {name!r} now selects {self.min} to {'all' if self.max is None else self.max} entities"
 
+    @property
+    def prices(self) -> tuple[str, str] | None:
+        return (self.cost, self.budget) if self.cost and self.budget else None
+
     def check_features(self, name: str, obs_space: ObsSpace) -> None:
-        if self.cost and self.budget:
+        if self.prices:
             features = [feature for entity in obs_space.entities.values() for feature in entity.features]
             known = {"cost": features, "budget": [*features, *obs_space.global_features]}
             for option, among in known.items():
