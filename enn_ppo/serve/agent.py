@@ -184,7 +184,7 @@ class TrainedAgent(Agent):
         decided = self._policy(obs).act(obs.to_observation())
         told: Any = decided.probabilities[obs.action.__name__]
         rows = told["rows"] if obs.space.selects else told
-        probabilities = np.array(rows or np.zeros((0, len(obs.choices))), np.float32)
+        probabilities = np.array(rows, np.float32).reshape(len(rows), -1 if rows else len(obs.choices))
         return Decision(obs.chosen(decided.actions), obs.space.labels, probabilities, decided.value)
 
     def game_over(self, obs: Obs[A], *, truncated: bool = False) -> None:

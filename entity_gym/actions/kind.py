@@ -5,6 +5,7 @@ observation offers the action, and the action that a world receives. Everything 
 method of the space, in the order of the way:
 
     read                 the offer of an observation, checked, with ids turned into entity indices
+    check_features, prices  the features that an action needs
     sample, rare_choices    random choices, and allowed ones that are rare at random
     is_allowed, refusal  a choice checked against the offer
     for_world            a choice in the world's own ids
@@ -169,6 +170,14 @@ class ActionSpace(ABC):
         for label in self.labels:
             if label not in before.labels:
                 yield f"{what} {label!r} of action {name!r} is new: {now}"
+
+    @property
+    def prices(self) -> tuple[str, str] | None:
+        """The features with the costs of actees and the budgets of actors; None: nothing has a cost."""
+        return None
+
+    def check_features(self, name: str, obs_space: ObsSpace) -> None:  # noqa: B027 - most kinds need none
+        """Raise a ValueError if the action `name` needs a feature that `obs_space` does not have."""
 
     @abstractmethod
     def read(self, name: str, mask: Any, entities: FrameEntities) -> Offer:

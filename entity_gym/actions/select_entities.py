@@ -8,14 +8,14 @@ Shapes: A actors, N actees, P pairs of all frames.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.kind import ACTORS, ActionSpace
+from entity_gym.actions.kind import ACTORS
 from entity_gym.actions.reading import EntityID, FrameEntities, Offer
 from entity_gym.actions.select_entity import EntitiesActionSpace, SelectEntityActionMask, read_pairs
 from entity_gym.batch.vec_obs import VecActionMask
@@ -101,6 +101,18 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
             raise ValueError(f"the action {name!r} has another cost or budget now: {self.cost!r}, {self.budget!r}")
         if (before.min, before.max) != (self.min, self.max):
             yield f"action {name!r} now selects {self.min} to {'all' if self.max is None else self.max} entities"
+
+    @property
+    def prices(self) -> tuple[str, str] | None:
+        return (self.cost, self.budget) if self.cost and self.budget else None
+
+    def check_features(self, name: str, obs_space: ObsSpace) -> None:
+        if self.prices:
+            features = [feature for entity in obs_space.entities.values() for feature in entity.features]
+            known = {"cost": features, "budget": [*features, *obs_space.global_features]}
+            for option, among in known.items():
+                if (feature := getattr(self, option)) not in among:
+                    raise ValueError(f"action {name!r}: {option}={feature!r} is no feature; {nearest(feature, among)}")
 
     def read(self, name: str, mask: SelectEntitiesActionMask, entities: FrameEntities) -> Offer:
         return read_pairs(name, mask, entities, exclude_self=self.exclude_self)
@@ -259,14 +271,3 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
         chosen = places <= sizes[of_each]
         values[shuffled[chosen], 0] = places[chosen] if self.ordered else 1
         return values
-
-
-def check_budgets(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> None:
-    """Raise a ValueError unless every cost and every budget of an action names a feature of `obs_space`."""
-    features = [name for entity in obs_space.entities.values() for name in entity.features]
-    for name, space in action_space.items():
-        if isinstance(space, SelectEntitiesActionSpace) and space.cost and space.budget:
-            known = {"cost": features, "budget": [*features, *obs_space.global_features]}
-            for option, among in known.items():
-                if (feature := getattr(space, option)) not in among:
-                    raise ValueError(f"action {name!r}: {option}={feature!r} is no feature; {nearest(feature, among)}")
