@@ -75,6 +75,7 @@ class ActionSpace(ABC):
         dtype: the type of a choice in a batch.
         undecided: what a page shows as the choice of an actor that has not chosen.
         page_options: the options of the space that a page must know.
+        counted: what metrics call the number of values above 0; None where they count each choice, or numbers.
     """
 
     kind: ClassVar[str]
@@ -88,6 +89,7 @@ class ActionSpace(ABC):
     dtype: ClassVar[type[np.generic]] = np.int64
     undecided: ClassVar[Any] = -1
     page_options: ClassVar[tuple[str, ...]] = ()
+    counted: ClassVar[str | None] = None
 
     after: Sequence[str] = ()
     allowed: Mapping[str, Sequence[Flags]] = field(default_factory=dict, hash=False)

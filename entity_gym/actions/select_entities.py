@@ -73,6 +73,7 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
     per_pair = True
     undecided = None
     page_options = ("ordered", "min", "max")
+    counted = "selected"
 
     def __post_init__(self) -> None:
         where = type(self).__name__
