@@ -60,8 +60,8 @@ class Market(Environment):
         of_buyers = np.stack([np.arange(buyers) % 2, rng.integers(0, 6, buyers)], axis=1).astype(float)
         of_wares = rng.integers(0, 4, (wares, 2)).astype(float)
         ids: dict[str, list[Any]] = {
-            "Buyer": [("buyer", i) for i in range(buyers)],
-            "Ware": [("ware", i) for i in rng.permutation(9)[:wares].tolist()],
+            "Buyer": [f"buyer {i}" for i in range(buyers)],
+            "Ware": [f"ware {i}" for i in rng.permutation(9)[:wares].tolist()],
         }
         self.prices = dict(zip(ids["Ware"], of_wares[:, 0].tolist(), strict=True))
         self.purses = dict(zip(ids["Buyer"], of_buyers[:, 1].tolist(), strict=True))
@@ -125,3 +125,38 @@ class Market(Environment):
     @staticmethod
     def seen_by(values: Mapping[str, Any], player: Any, entity_type: str, rows: Any) -> Any:
         return rows
+
+
+class Stall(Market):
+    """A market with sets that the compiled program has: stalls are shared by as many as want to."""
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return {**super().action_space(), "share": SelectEntitiesActionSpace()}
+
+
+class Shelf(Environment):
+    """A reader takes the books that are wanted, and lines all of them up, the largest first. One step.
+
+    The reward is 1/2 if the right ones are taken, and 1/2 if all are in the right order.
+    """
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace({"Reader": Entity([]), "Book": Entity(["wanted", "size"])})
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return {"take": SelectEntitiesActionSpace(), "line": SelectEntitiesActionSpace(ordered=True, min=5)}
+
+    def reset(self) -> Observation:
+        books = int(self.rng.integers(1, 6))
+        self.wanted, self.sizes = self.rng.integers(0, 2, books), self.rng.permutation(8)[:books]
+        offer = {"actor_types": ["Reader"], "actee_types": ["Book"]}
+        return Observation(
+            features={"Reader": np.zeros((1, 0)), "Book": np.stack([self.wanted, self.sizes], axis=1)},
+            ids={"Reader": ["reader"], "Book": range(books)},
+            actions={name: SelectEntitiesActionMask(**offer) for name in self.action_space()},  # type: ignore[arg-type]
+        )
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        taken, line = (list(actions[name].actees[0]) for name in ("take", "line"))  # type: ignore[union-attr]
+        right = [taken == np.flatnonzero(self.wanted).tolist(), line == np.argsort(-self.sizes).tolist()]
+        return Observation(done=True, reward=sum(right) / 2)

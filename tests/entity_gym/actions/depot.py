@@ -98,6 +98,12 @@ class LooksBack(CompiledEnvironment):
         obs.Truck[1, 0] = 1.0
 
 
+class NoSuchCost(LooksBack):
+    """Its sets have a cost that trucks do not show."""
+
+    actions = {"meet": SelectEntities(actors="Truck", actees="Truck", ordered=True, cost="toll", budget="x")}
+
+
 class LooksBackAtNobody(LooksBack):
     """Has an action that may select nobody, too."""
 

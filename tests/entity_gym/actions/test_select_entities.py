@@ -91,6 +91,7 @@ def pool(space: SelectEntitiesActionSpace, *frames: Observation) -> tuple[ListEn
         ({"cost": "price", "ordered": True}, r"cost='price' and budget=None; give both or neither"),
         ({"cost": "price", "budget": "money"}, r"cost and budget are of ordered sets; give ordered=True"),
         ({"cost": "price", "budget": "money", "ordered": True, "min": 1}, r"min is 1; with a budget it must be 0: nothing may"),
+        ({"after": ["walk", "actors"]}, r"after names 'actors', but actors select their sets at the same time"),
         ({"allowed": {"walk": [[True]]}, "after": "walk"}, r"allowed\['walk'\]: a select entities action has no table"),
     ],
 )  # fmt: skip
@@ -105,7 +106,7 @@ def test_a_space_refuses_what_it_cannot_be(options: dict[str, Any], message: str
 def test_a_space_is_saved_without_what_is_left_at_its_default() -> None:
     spaces: dict[str, Any] = {
         "free": FREE,
-        "all": SelectEntitiesActionSpace(True, 0, 4, True, "price", "money", after=["free", "actors"]),
+        "all": SelectEntitiesActionSpace(True, 0, 4, True, "price", "money", after=["free"]),
     }
     saved = spaces_to_dict(YARD, spaces)
     assert saved["actions"] == [
@@ -113,7 +114,7 @@ def test_a_space_is_saved_without_what_is_left_at_its_default() -> None:
         {
             "name": "all",
             "type": "SelectEntitiesActionSpace",
-            "after": ["free", "actors"],
+            "after": ["free"],
             "exclude_self": True,
             "max": 4,
             "ordered": True,
@@ -169,6 +170,30 @@ def test_no_other_action_has_a_mask_after_a_set() -> None:
         decision_order(
             {"groom": FREE, "walk": CategoricalActionSpace(["x"], after="groom", allowed={"groom": [[True]]})}
         )
+
+
+@pytest.mark.parametrize(
+    ("cost", "budget", "message"),
+    [
+        ("price", "money", None),
+        ("price", "purse", None),  # a global feature
+        ("prize", "money", r"Script: action 'buy': cost='prize' is no feature; .*; did you mean 'price'\?"),
+        ("purse", "money", r"action 'buy': cost='purse' is no feature"),  # entities have prices
+        ("price", "monet", r"action 'buy': budget='monet' is no feature; allowed: 'price', 'money', 'purse'"),
+    ],
+)  # fmt: skip
+def test_a_world_whose_costs_or_budgets_are_no_features_is_refused(cost: str, budget: str, message: str | None) -> None:
+    space = ObsSpace({"Ware": Entity(["price"]), "Buyer": Entity(["money"])}, ["purse"])
+    buy = SelectEntitiesActionSpace(ordered=True, cost=cost, budget=budget)
+
+    def make() -> ListEnv:
+        return ListEnv(making(Script([], space, {"buy": buy})), 1)
+
+    if message is None:
+        make()
+    else:
+        with pytest.raises(ValueError, match=message):
+            make()
 
 
 # --- What is offered
@@ -279,6 +304,36 @@ def test_a_set_is_allowed_exactly_where_the_definition_says_so(
     values = np.array([number for numbers in sets_ for number in numbers], np.int64).reshape(-1, 1)
     expected = [is_allowed(space, numbers, is_open) for numbers, is_open in zip(sets_, rows, strict=True)]
     assert space.is_allowed(values, mask).tolist() == expected
+
+
+@given(space=spaces(), is_open=st.lists(st.booleans(), max_size=5), data=st.data())
+def test_the_closest_set_is_allowed_and_an_allowed_one_is_closest_to_itself(
+    space: SelectEntitiesActionSpace, is_open: list[bool], data: st.DataObject
+) -> None:
+    given_ = data.draw(st.lists(st.integers(0, 6), min_size=len(is_open), max_size=len(is_open)))
+    places, flags = np.array([given_], np.int64).reshape(1, -1), np.array([is_open], np.bool_).reshape(1, -1)
+    (found,) = space.closest(places, flags).tolist()
+    assert is_allowed(space, found, is_open)
+    assert space.closest(np.array([found], np.int64).reshape(1, -1), flags).tolist() == [found]
+    kept = [place > 0 and each for place, each in zip(given_, is_open, strict=True)]
+    if sum(kept) <= sum(number > 0 for number in found):  # nothing that is open was left out
+        assert all(number > 0 for number, each in zip(found, kept, strict=True) if each)
+
+
+@pytest.mark.parametrize(
+    ("space", "places", "closest"),
+    [
+        (FREE, [2, 0, 1, 3], [1, 0, 1, 0]),  # the last is closed
+        (SOME, [2, 3, 1, 0], [1, 0, 1, 0]),  # at most two, and the third is the first
+        (SOME, [0, 0, 0, 4], [1, 0, 0, 0]),
+        (ORDERED, [5, 0, 2, 1], [2, 0, 1, 0]),
+        (ORDERED, [3, 3, 3, 0], [1, 2, 3, 0]),
+    ],
+)
+def test_of_a_set_that_is_not_allowed_as_much_is_left_as_there_can_be(
+    space: SelectEntitiesActionSpace, places: list[int], closest: list[int]
+) -> None:
+    assert space.closest(np.array([places]), np.array([[T, T, T, F]])).tolist() == [closest]
 
 
 @pytest.mark.parametrize(
@@ -403,6 +458,13 @@ def test_a_world_is_told_the_sets_in_its_own_ids() -> None:
     env.act(sets([[3, 1, 2], [0, 2, 1]]))
     told = SelectEntitiesAction(["cat1", "cat0"], [["wall0", "cat0", "cat2"], ["cat0", "wall0"]])
     assert ordered.received == [{"groom": told}]
+
+
+def test_a_set_without_an_order_is_told_in_the_order_of_the_offer_however_large_it_is() -> None:
+    backwards = [f"cat{i}" for i in range(99, -1, -1)]
+    env, (world,) = pool(FREE, yard(100, actor_ids=["cat0"], actee_ids=backwards))
+    env.act(sets([[1] * 100]))
+    assert world.received == [{"groom": SelectEntitiesAction(["cat0"], [backwards])}]
 
 
 def test_an_actor_without_actees_is_told_an_empty_set() -> None:

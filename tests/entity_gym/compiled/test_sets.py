@@ -12,7 +12,7 @@ from entity_gym.actions.choices import random_actions
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecActionMask, VecObs
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
-from tests.entity_gym.actions.depot import WEIGHTS, Depot, LooksBack, LooksBackAtNobody
+from tests.entity_gym.actions.depot import WEIGHTS, Depot, LooksBack, LooksBackAtNobody, NoSuchCost
 from tests.entity_gym.compiled.view import CompiledView
 from tests.entity_gym.pools.kinds_of_pools import content
 
@@ -84,7 +84,7 @@ def test_what_a_pool_of_plain_environments_refuses_is_refused_with_the_same_word
 
 
 def check_refusals(*, compile: bool) -> None:
-    """Change one or two numbers of one actor of actions that are allowed, or exchange two of them, and send them."""
+    """Send actions in which numbers of one actor are no longer what is allowed: others, exchanged, or all 0."""
     source, rng, outcomes = Depot(trucks=2), np.random.default_rng(0), {True: 0, False: 0}
     listed = ListEnv(source.as_environment, 2, first_env=30)
     with ThreadedVecEnv(source, 2, first_env=30, compile=compile) as pool:
@@ -95,7 +95,10 @@ def check_refusals(*, compile: bool) -> None:
             values, places = actions[name].values.copy(), of_each(obs.action_masks[name])
             first, end = places[rng.integers(len(places))]
             some = rng.integers(first, end, 2) if end > first else np.zeros(0, np.int64)
-            if rng.random() < 0.5:
+            how = rng.integers(5)
+            if how == 0:
+                values[first:end] = 0
+            elif how <= 2:
                 values[some] = values[some[::-1]]
             else:
                 values[some, 0] = rng.choice([0, 1, 2, 3, 61, 62, 66, -1, 2**40, -(2**63)], len(some))
@@ -179,3 +182,8 @@ def test_only_where_nobody_may_be_selected_a_negative_index_is_a_mistake() -> No
     with ThreadedVecEnv(LooksBackAtNobody, 1, compile=False) as pool:
         with pytest.raises(IndexError, match="the index -1 is negative; -1 stands for nobody"):
             pool.reset()
+
+
+def test_a_cost_that_is_no_feature_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"NoSuchCost: action 'meet': cost='toll' is no feature; allowed: 'x'"):
+        ThreadedVecEnv(NoSuchCost, 1, compile=False)
