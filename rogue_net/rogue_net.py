@@ -15,14 +15,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from entity_gym.actions import ACTORS, ActionSpace, SelectEntitiesActionSpace
+from entity_gym.actions import ACTORS, ActionSpace
 from entity_gym.actions.chains import decision_order
-from entity_gym.actions.select_entities import check_budgets
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.spaces import ObsSpace
 from rogue_net.batch.crossing import to_host
-from rogue_net.batch.obs_batch import ObsBatch
+from rogue_net.batch.obs_batch import ActionMask, ObsBatch
 from rogue_net.batch.ragged import RaggedTensor, State
 from rogue_net.checks import Range
 from rogue_net.config import RogueNetConfig
@@ -161,8 +160,8 @@ class RogueNet(nn.Module):
         # keyed by position: an action's name may hold what a module's name may not, such as a dot
         self.heads = nn.ModuleList(HEADS[type(space)](space, config) for space in action_space.values())
         self.order = decision_order(action_space)
-        check_budgets(self.translation.obs_space, action_space)
         for name, space in action_space.items():
+            space.check_features(name, self.translation.obs_space)
             in_turn = ACTORS in space.after
             tells = in_turn or any(name in later.after for later in action_space.values())
             self.head(name).chain(config.d_model, reads=bool(space.after), tells=tells, in_turn=in_turn)
@@ -325,11 +324,6 @@ class RogueNet(nn.Module):
         """
         head, space, batch = self.head(name), self.action_space[name], readout.batch
         mask, actors, actees = batch.action_masks[name], readout.actors(name), readout.actees(name)
-        if isinstance(space, SelectEntitiesActionSpace) and space.cost and space.budget:
-            costs, budgets = (batch.column(each, self.translation.obs_space) for each in (space.cost, space.budget))
-            tokens = batch.action_tokens[name]
-            assert tokens.actees is not None
-            mask = replace(mask, costs=costs[tokens.actees], budgets=budgets[tokens.actors])
         seen = {earlier: decided[earlier] for earlier in space.after if earlier != ACTORS}
         if head.reader is not None:
             messages = torch.zeros_like(readout.tokens)
@@ -347,8 +341,18 @@ class RogueNet(nn.Module):
             if actees is not None and tokens.actees is not None:
                 actees = head.reader(actees, messages.index_select(0, tokens.actees))
             mask = close_by_choices(name, self.action_space, readout, decided)
-        distribution: ActionDistribution = head(actors, mask, actees, seen)
+        distribution: ActionDistribution = head(actors, self.priced(name, mask, batch), actees, seen)
         return distribution if temperature == 1 else distribution.tempered(temperature)
+
+    def priced(self, action: str, mask: ActionMask, batch: ObsBatch) -> ActionMask:
+        """The mask of an action, with costs and budgets if it has any; `batch` is translated."""
+        prices = self.action_space[action].prices
+        if prices is None:
+            return mask
+        costs, budgets = (batch.column(feature, self.translation.obs_space) for feature in prices)
+        tokens = batch.action_tokens[action]
+        assert tokens.actees is not None
+        return replace(mask, costs=costs[tokens.actees], budgets=budgets[tokens.actors])
 
     def head(self, action: str) -> ActionHead:
         """The head of an action."""

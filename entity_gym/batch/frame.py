@@ -81,6 +81,8 @@ class FrameReader:
             )
         try:
             decision_order(action_space)
+            for name, space in action_space.items():
+                space.check_features(name, obs_space)
         except ValueError as error:
             raise ValueError(f"{environment}: {error}") from None
         self.obs_space = obs_space
