@@ -49,7 +49,7 @@ typedef struct policy_choices { /* what the actors of one action do; valid until
                                0 for those not in it, otherwise 1, or in ordered sets the place from 1 on */
     const float *numbers;   /* (num_actors, n) of a continuous action; NULL of others */
     const float *log_probs; /* (num_actors) */
-    const float *logits;    /* (num_logits) as ActResult.logits in Python; none of ordered sets */
+    const float *logits;    /* (num_logits) log-probs of all choices, as ActResult.logits has them in Python */
 } policy_choices;
 
 typedef struct policy_result {
@@ -249,15 +249,16 @@ static void p_decide_order(policy_agent *a, int number, int actor, int token, co
     const int n = offer->num_actees, width = a->trained->nets[0].d_qk, has_budget = action->left.weight != NULL;
     float *log_prob = &a->of[number].log_probs[actor], *z = a->z;
     float *first = a->table, *last = first + width, *sums = last + width, *q = sums + width;
-    const float budget = has_budget ? p_feature(a, action->budget, token) : 0;
+    const double budget = has_budget ? p_feature(a, action->budget, token) : 0; /* sums of float32 are exact */
     int32_t *places = a->of[number].values + actor * n;
-    float remains = budget;
+    double remains = budget;
     int j, c, k = -1, picks, some;
     memset(first, 0, sizeof *first * 3 * width), memset(places, 0, sizeof *places * n);
     for (*log_prob = 0, picks = 0; k < n; picks++) {
+        const float share = (float)fmin(fmax(remains / fmax(budget, 1e-6), 0), 1);
         for (c = 0; c < width; c++) {
             q[c] = query[P_LANES * c] + first[c] + last[c] + sums[c] / (float)(n > 1 ? n : 1);
-            if (has_budget) q[c] += action->left.weight[c] * (remains / fmaxf(budget, 1e-6f)) + action->left.bias[c];
+            if (has_budget) q[c] += action->left.weight[c] * share + action->left.bias[c];
         }
         p_products(a, number, actor, token, q, 1, z);
         for (some = 0, j = 0; j < n; j++) {
@@ -268,6 +269,8 @@ static void p_decide_order(policy_agent *a, int number, int actor, int token, co
         for (z[n] = 0, c = 0; c < width; c++) z[n] += q[c] * action->stop[c];
         z[n] = some && picks < action->min ? -HUGE_VALF : z[n] / sqrtf((float)width);
         if ((k = p_choose(a, z, n + 1)) < 0) k = n; /* all are NaN, and so is the log-prob */
+        memcpy(a->of[number].logits + a->choices[number].num_logits, z, sizeof *z * (n + 1));
+        a->choices[number].num_logits += n + 1;
         *log_prob += z[k];
         if (k == n) return;
         places[k] = picks + 1;
@@ -438,7 +441,8 @@ static void p_layout(policy_agent *a) {
         p_decision *of = &a->of[k];
         if (action->kind == P_NUMBERS) logits = 2 * choices;
         if (action->kind == P_ENTITY) logits = actees + action->nobody;
-        if (action->kind == P_SET) logits = action->ordered ? 0 : 2 * actees;
+        if (action->kind == P_SET) logits = 2 * actees;
+        if (action->ordered) logits = (fmin(actees, action->max) + 1) * (actees + 1);
         of->values = (int32_t *)p_take(a, actors * (action->kind == P_SET ? actees : 1), sizeof(int32_t));
         of->numbers = p_take_floats(a, action->kind == P_NUMBERS ? actors * choices : 0);
         of->log_probs = p_take_floats(a, actors), of->logits = p_take_floats(a, actors * logits);
@@ -446,7 +450,7 @@ static void p_layout(policy_agent *a) {
         of->selecting = p_take_floats(a, action->selecting.weight ? actors * w : 0);
         if (offer->mask_after) p_take(a, actors * a->frame->offers[action->selection].num_actees * choices, 0);
         if (*a->error) return;
-        a->choices[k].num_logits = (int)(actors * logits);
+        a->choices[k].num_logits = action->ordered ? 0 : (int)(actors * logits); /* of ordered sets, pick by pick */
         most = fmax(most, actees + P_LANES);
         if (p_is_limited(action)) table = fmax(table, (actees + 1) * (fmin(actees, action->max) + 2));
     }

@@ -611,7 +611,7 @@ static p_json p_inner(p_reader *r, p_json metadata, const char *key) {
     const char *s;
     if (!copy) return p_fail(r->error, "the header has no %s", key), value;
     for (s = text.at + 1; s < text.end - 1; s++) { /* other escapes need no second one */
-        if (*s == '\\' && *++s != '"' && *s != '\\' && *s != '/') p_fail(r->error, "%s has an escape \\%c", key, *s);
+        if (*s == '\\' && *++s != '"' && *s != '\\' && *s != '/') p_fail(r->error, "%s has an unknown escape", key);
         *end++ = *s;
     }
     value.at = p_space(copy, end), value.end = p_skip(value.at, end, 0);
@@ -645,15 +645,25 @@ static void p_read_tensors(p_reader *r, p_json header, const unsigned char *cont
     if (!*r->error) qsort(r->tensors, r->num_tensors, sizeof *r->tensors, p_by_name);
 }
 
-/* Checks the form of a file and its hash; returns the header, and its length. */
-static p_json p_header(p_reader *r, const unsigned char *data, size_t size, uint64_t *length) {
+/* The 64 digits of a file's hash, which stand in it from `at` on, and count as zeros. */
+static void p_hash(const unsigned char *data, size_t size, size_t at, char digits[65]) {
     static const char zeros[] = "0000000000000000000000000000000000000000000000000000000000000000";
     p_sha sha = {
         {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19}, 0, {0}};
+    unsigned char tail[8];
+    int k;
+    p_sha_add(&sha, data, at), p_sha_add(&sha, zeros, 64), p_sha_add(&sha, data + at + 64, size - at - 64);
+    for (k = 0; k < 8; k++) tail[k] = (unsigned char)((uint64_t)size * 8 >> (56 - 8 * k));
+    for (p_sha_add(&sha, "\x80", 1); sha.bytes % 64 != 56;) p_sha_add(&sha, "", 1);
+    p_sha_add(&sha, tail, 8);
+    for (k = 0; k < 8; k++) snprintf(digits + 8 * k, 9, "%08lx", (unsigned long)sha.h[k]);
+}
+
+/* Checks the form of a file and its hash; returns the header, and its length. */
+static p_json p_header(p_reader *r, const unsigned char *data, size_t size, uint64_t *length) {
     p_json header = P_NOTHING, format, hash;
     const char *from = (const char *)data + 8, *to;
     const int one = 1;
-    unsigned char tail[8];
     char digits[65];
     int k;
     if (*(const char *)&one != 1) p_fail(r->error, "this machine is big-endian, and files are little-endian");
@@ -671,13 +681,7 @@ static p_json p_header(p_reader *r, const unsigned char *data, size_t size, uint
                format.at ? (int)(format.end - format.at) : 4, format.at ? format.at : "none");
     if (!hash.at || hash.end - hash.at != 66) p_fail(r->error, "the header has no hash");
     if (*r->error) return header;
-    p_sha_add(&sha, data, (size_t)((const unsigned char *)hash.at + 1 - data));
-    p_sha_add(&sha, zeros, 64);
-    p_sha_add(&sha, hash.end - 1, size - (size_t)((const unsigned char *)hash.end - 1 - data));
-    for (k = 0; k < 8; k++) tail[k] = (unsigned char)((uint64_t)size * 8 >> (56 - 8 * k));
-    for (p_sha_add(&sha, "\x80", 1); sha.bytes % 64 != 56;) p_sha_add(&sha, "", 1);
-    p_sha_add(&sha, tail, 8);
-    for (k = 0; k < 8; k++) snprintf(digits + 8 * k, 9, "%08lx", (unsigned long)sha.h[k]);
+    p_hash(data, size, (size_t)((const unsigned char *)hash.at + 1 - data), digits);
     if (memcmp(digits, hash.at + 1, 64)) p_fail(r->error, "the hash does not fit the content: the file is damaged");
     return header;
 }

@@ -1,22 +1,5 @@
 /* Acts in frames that come over standard input, for the tests of policy.h; see c_policy.py for the messages. */
-#include <stdlib.h>
-static size_t allocated, most_allocated, allocations;
-static void *counted_malloc(size_t size) {
-    size_t *block = malloc(size + 16);
-    if (!block) return NULL;
-    *block = size, allocated += size, allocations++;
-    if (allocated > most_allocated) most_allocated = allocated;
-    return (char *)block + 16;
-}
-static void counted_free(void *block) {
-    if (!block) return;
-    block = (char *)block - 16, allocated -= *(size_t *)block;
-    free(block);
-}
-#define POLICY_MALLOC counted_malloc
-#define POLICY_FREE counted_free
-#define POLICY_IMPLEMENTATION
-#include "policy.h"
+#include "counted.h"
 #ifdef _WIN32
 #include <fcntl.h>
 #include <io.h>
@@ -137,7 +120,7 @@ int main(int count, char **words) {
 #endif
     data = whole_file(words[1], &size);
     trained = policy_read(data, size, error);
-    put_array(*error ? error : NULL, strlen(error)), put(&most_allocated, sizeof most_allocated), put(&size, sizeof size);
+    put_array(*error ? error : NULL, strlen(error)), put(&most_allocated, sizeof most_allocated);
     fflush(stdout);
     if (trained && (agent = policy_agent_new(trained)))
         for (;;) act(trained, agent, repeats);
