@@ -15,7 +15,7 @@ method of the space, in the order of the way:
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
@@ -50,6 +50,9 @@ class ActorMask:
             told = f"{role}_ids={ids!r} and {role}_types={types!r}"
             raise ValueError(f"{type(self).__name__} was given both {told}; give one")
 
+
+#: Whether the actors of a slot of a compiled world may do what they are told; see `ActionSpace.compiled_check`.
+CompiledCheck = Callable[[Any, int, int, Any, int, Any, int], bool]
 
 #: In `ActionSpace.after`: the actors before, in the order in which a frame lists them.
 ACTORS = "actors"
@@ -196,28 +199,14 @@ class ActionSpace(ABC):
     def is_allowed(self, values: NDArray[Any], offered: VecActionMask) -> NDArray[np.bool_]:
         """Return (A,) true where the actor may choose its row of `values`, which is (A, width), or (P, 1) with `per_pair`."""
 
-    @staticmethod
     @abstractmethod
-    def compiled_check(
-        values: Any, first: int, count: int, mask: Any, i: int, actees: Any, num_actees: int, limits: Any
-    ) -> bool:
-        """Check the choices of slot i of a compiled world, as `is_allowed` does: ordinary Python that Numba compiles.
+    def compiled_check(self) -> CompiledCheck:
+        """Return `is_allowed` for compiled worlds: ordinary Python that Numba compiles into its caller.
 
-        Args:
-            values: (rows,) choices of several slots, or (rows, width) numbers.
-            first: row of the first choice of slot i.
-            count: A.
-            mask: (slots, A, C) bool, or (slots, A, N) for actions that select entities; None: everything is open.
-            i: the slot.
-            actees: (slots, N) entity indices; None for actions that select none.
-            num_actees: N of slot i.
-            limits: `compiled_limits`.
+        Its arguments are `values`, (rows,) choices or (rows, width) numbers; `first`, the row of the first actor, and `count`, A;
+        `mask`, (slots, A, C or N) bool, or None where everything is open; the slot `i`; and for actions that select entities
+        `actees`, (slots, N) entity indices, and `num_actees`, N in this slot.
         """
-
-    @property
-    @abstractmethod
-    def compiled_limits(self) -> tuple[Any, ...]:
-        """What `compiled_check` must know of the space: numbers, and at most one array."""
 
     @abstractmethod
     def refusal(self, value: NDArray[Any]) -> str:
