@@ -133,7 +133,7 @@ def opened_by(
         yield earlier, np.array([*table, [True] * len(space.labels)])[choices[rows]]
     selection = selection_before(name, action_space)
     if offered.mask_after is not None and selection is not None:
-        values, frames, actees = offered.mask_after.values, _frames(offered), _actees(masks[selection])
+        values, frames, actees = offered.mask_after.values, offered.actors.sequences, _actees(masks[selection])
         rows = _rows_of(offered, masks[selection], action_space[selection])
         places = _places(actees, frames, np.append(chosen[selection].values[:, 0], -1)[rows])
         closes = (places >= 0) & (offered.mask_after.size1()[frames] > 0)
@@ -174,7 +174,7 @@ def check_open_after(
             if closed.any():
                 item = int(closed.argmax())
                 raise ValueError(
-                    f"{where(int(_frames(offered)[item]))}: action {name!r}: every choice of entity "
+                    f"{where(int(offered.actors.sequences[item]))}: action {name!r}: every choice of entity "
                     f"{offered.actors.values[item, 0]} is closed after choices that are open in action "
                     f"{' and '.join(map(repr, options))}; leave one open"
                 )
@@ -184,7 +184,9 @@ def _choice(number: int, offered: VecActionMask) -> VecAction:
     """Return an action in which every actor takes the choice, or the entity, with this number; nobody if there are fewer."""
     values = np.full(offered.actors.items(), number)
     if offered.actees is not None:
-        counts, starts = (each[_frames(offered)] for each in (offered.actees.size1(), offered.actees.offsets[:-1]))
+        counts, starts = (
+            each[offered.actors.sequences] for each in (offered.actees.size1(), offered.actees.offsets[:-1])
+        )
         entities = np.append(offered.actees.values[:, 0], -1)
         values = entities[np.where(number < counts, starts + number, -1)]
     return RaggedBuffer.unchecked(values[:, None], offered.actors.offsets)
@@ -195,14 +197,9 @@ def _actees(offered: VecActionMask) -> RaggedBuffer[np.int64]:
     return offered.actees
 
 
-def _frames(offered: VecActionMask) -> NDArray[np.int64]:
-    """Return (A,) the frame of each actor."""
-    return np.repeat(np.arange(len(offered.actors)), offered.actors.size1())
-
-
 def _rows_of(offered: VecActionMask, before: VecActionMask, earlier: ActionSpace) -> NDArray[np.int64]:
     """Return (A,) for each actor that is offered an action its row in an earlier one, or that of the frame; -1 for none."""
-    frames = _frames(offered)
+    frames = offered.actors.sequences
     if earlier.is_global:
         return np.where(before.actors.size1() > 0, before.actors.offsets[:-1], -1)[frames]
     return _places(before.actors, frames, offered.actors.values[:, 0])
@@ -212,5 +209,5 @@ def _places(listed: RaggedBuffer[np.int64], frames: NDArray[np.int64], index: ND
     """Return (n,) where entity `index[k]` of frame `frames[k]` stands in `listed.values`; -1 for an entity not listed."""
     own, width = listed.values[:, 0], 1 + max(listed.values.max(initial=0), index.max(initial=0))
     places = np.full(len(listed) * width, -1)
-    places[np.repeat(np.arange(len(listed)), listed.size1()) * width + own] = np.arange(len(own))
+    places[listed.sequences * width + own] = np.arange(len(own))
     return np.where(index < 0, -1, places[frames * width + index])
