@@ -100,9 +100,6 @@ class ChoiceActionSpace(ActionSpace):
     def refusal(self, value: NDArray[np.int64]) -> str:
         return f" is {value[0]}; expected a choice below {len(self.choices)} that is not masked"
 
-    def padded_bounds(self, num_rows: int | None) -> tuple[int, int]:
-        return 0, len(self.choices) - 1
-
     def sample(self, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
         if offered.mask is None:
             return rng.integers(len(self.choices), size=offered.actors.items())[:, None]

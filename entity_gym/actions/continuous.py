@@ -133,10 +133,6 @@ class ContinuousActionSpace(ActionSpace):
     def for_world(self, values: NDArray[np.float32], offer: Offer, ids: Sequence[EntityID | None]) -> ContinuousAction:
         return ContinuousAction([ids[actor] for actor in offer.actors.tolist()], values)
 
-    @property
-    def undecided(self) -> list[None]:
-        return [None] * self.width
-
     def described(self) -> dict[str, Any]:
         return super().described() | {"names": list(self.labels)}
 

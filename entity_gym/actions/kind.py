@@ -76,7 +76,6 @@ class ActionSpace(ABC):
         per_pair: an actor's choice is a value for each actee of its frame, and not a single one. `selects` holds then.
         discrete: actors take one of several choices, each with a probability; false where they give real numbers.
         dtype: the type of a choice in a batch.
-        undecided: what a page shows as the choice of an actor that has not chosen.
         page_options: the options of the space that a page must know.
         counted: what metrics call the number of values above 0; None where they count each choice, or numbers.
     """
@@ -90,7 +89,6 @@ class ActionSpace(ABC):
     per_pair: ClassVar[bool] = False
     discrete: ClassVar[bool] = True
     dtype: ClassVar[type[np.generic]] = np.int64
-    undecided: ClassVar[Any] = -1
     page_options: ClassVar[tuple[str, ...]] = ()
     counted: ClassVar[str | None] = None
 
@@ -241,9 +239,14 @@ class ActionSpace(ABC):
         values = np.full((offered.actors.items(), self.width), -1 if self.discrete else np.nan, self.dtype)
         if action is None:
             return values
-        rows = self._rows(where, action, offered, ids)
-        chosen = getattr(action, self.choices_field)
-        given = np.asarray([chosen] * len(rows) if self.is_global else self._values(where, chosen, ids))
+        rows, chosen = self._rows(where, action, offered, ids), getattr(action, self.choices_field)
+        if self.selects:
+            index_of = {None: -1, **{id_: index for index, id_ in enumerate(ids)}}
+            for actee in chosen:
+                if actee not in index_of:
+                    raise ValueError(f"{where} names {actee!r}, which no entity has")
+            chosen = [index_of[actee] for actee in chosen]
+        given = np.asarray([chosen] * len(rows) if self.is_global else chosen)
         expected = (len(rows),) if self.discrete else (len(rows), self.width)
         if given.shape != expected or (given.size and given.dtype.kind not in ("biu" if self.discrete else "iuf")):
             raise ValueError(
@@ -269,10 +272,6 @@ class ActionSpace(ABC):
             raise ValueError(f"{where} names an actor twice: {list(given.actors)!r:.200}")
         return rows
 
-    def _values(self, where: str, chosen: Any, ids: Sequence[EntityID | None]) -> Any:
-        """Return the values of an action's choices in ids; arguments and errors as in `from_world`."""
-        return chosen
-
     @abstractmethod
     def sample(self, offered: VecActionMask, rng: np.random.Generator) -> NDArray[Any]:
         """Draw (A, width) choices, or (P, 1) with `per_pair`, each uniformly from what its actor may choose.
@@ -291,7 +290,6 @@ class ActionSpace(ABC):
         """
         return list(probs.reshape(len(offer.actors), 1, -1)) if len(offer.actors) else []
 
-    @abstractmethod
     def padded_bounds(self, num_rows: int | None) -> tuple[Any, Any]:
         """Return the smallest and the largest value in the padded form: numbers, or tuples of them for continuous actions.
 
@@ -302,6 +300,7 @@ class ActionSpace(ABC):
         Args:
             num_rows: the length of that list; None: not known, as is the largest value then.
         """
+        return 0, len(self.labels) - 1
 
     def closest(self, chosen: NDArray[np.int64], is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return allowed choices in the place of others: the next open one, after the last the first; -1 where none is open.
@@ -321,6 +320,11 @@ class ActionSpace(ABC):
         """Return what a page of docs/replays.md must know of the space, as JSON."""
         shown = {option: _in_json(getattr(self, option)) for option in self.page_options}
         return {"kind": self.kind.replace(" ", "_"), **shown}
+
+    @property
+    def undecided(self) -> Any:
+        """What a page shows as the choice of an actor that has not chosen."""
+        return [None] * self.width if not self.discrete else None if self.per_pair else -1
 
     def columns(self, offer: Offer) -> tuple[list[int], NDArray[np.bool_]]:
         """Return the choices of a discrete action as pages list them: C values in a batch, and (A, C) the open ones."""

@@ -71,7 +71,6 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
     action_type = SelectEntitiesAction
     choices_field = "actees"
     per_pair = True
-    undecided = None
     page_options = ("ordered", "min", "max")
     counted = "selected"
 

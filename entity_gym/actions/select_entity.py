@@ -155,13 +155,6 @@ class SelectEntityActionSpace(EntitiesActionSpace):
         actees = [None if actee == NOBODY else ids[actee] for actee in values[:, 0].tolist()]
         return SelectEntityAction([ids[actor] for actor in offer.actors.tolist()], actees)
 
-    def _values(self, where: str, chosen: Any, ids: Sequence[EntityID | None]) -> list[int]:
-        index_of = {None: NOBODY, **{id_: index for index, id_ in enumerate(ids)}}
-        for actee in chosen:
-            if actee not in index_of:
-                raise ValueError(f"{where} names {actee!r}, which no entity has")
-        return [index_of[actee] for actee in chosen]
-
     def columns(self, offer: Offer) -> tuple[list[int], NDArray[np.bool_]]:
         columns, is_open = super().columns(offer)
         if not self.nobody:
