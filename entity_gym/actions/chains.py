@@ -133,7 +133,8 @@ def opened_by(
         yield earlier, np.array([*table, [True] * len(space.labels)])[choices[rows]]
     selection = selection_before(name, action_space)
     if offered.mask_after is not None and selection is not None:
-        values, frames, actees = offered.mask_after.values, offered.actors.sequences, _actees(masks[selection])
+        values, frames, actees = offered.mask_after.values, offered.actors.sequences, masks[selection].actees
+        assert actees is not None
         rows = _rows_of(offered, masks[selection], action_space[selection])
         places = _places(actees, frames, np.append(chosen[selection].values[:, 0], -1)[rows])
         closes = (places >= 0) & (offered.mask_after.size1()[frames] > 0)
@@ -161,8 +162,9 @@ def check_open_after(
         if offered.mask_after is None and len(tables) < 2 and (offered.mask is None or not tables):
             continue  # one table alone leaves something open
         options = {earlier: len(table) for earlier, table in tables.items()}
-        if offered.mask_after is not None and (selection := selection_before(name, action_space)) is not None:
-            options[selection] = int(_actees(masks[selection]).size1().max(initial=0)) + 1  # the last is nobody
+        selection = None if offered.mask_after is None else selection_before(name, action_space)
+        if selection is not None and (actees := masks[selection].actees) is not None:
+            options[selection] = int(actees.size1().max(initial=0)) + 1  # the last is nobody
         for numbers in product(*map(range, options.values())):
             chosen = {earlier: _choice(k, masks[earlier]) for earlier, k in zip(options, numbers, strict=True)}
             left = narrowed(name, action_space, masks, chosen).mask
@@ -184,17 +186,10 @@ def _choice(number: int, offered: VecActionMask) -> VecAction:
     """Return an action in which every actor takes the choice, or the entity, with this number; nobody if there are fewer."""
     values = np.full(offered.actors.items(), number)
     if offered.actees is not None:
-        counts, starts = (
-            each[offered.actors.sequences] for each in (offered.actees.size1(), offered.actees.offsets[:-1])
-        )
-        entities = np.append(offered.actees.values[:, 0], -1)
+        frames, entities = offered.actors.sequences, np.append(offered.actees.values[:, 0], -1)
+        counts, starts = offered.actees.size1()[frames], offered.actees.offsets[frames]
         values = entities[np.where(number < counts, starts + number, -1)]
     return RaggedBuffer.unchecked(values[:, None], offered.actors.offsets)
-
-
-def _actees(offered: VecActionMask) -> RaggedBuffer[np.int64]:
-    assert offered.actees is not None
-    return offered.actees
 
 
 def _rows_of(offered: VecActionMask, before: VecActionMask, earlier: ActionSpace) -> NDArray[np.int64]:

@@ -4,12 +4,18 @@ A kind is one module of this package with three dataclasses, the space that a wo
 observation offers the action, and the action that a world receives. Everything that happens to an action on its way is a
 method of the space, in the order of the way:
 
-    read                 the offer of an observation, checked, with ids turned into entity indices
-    check_features, prices  the features that an action needs
-    sample, rare_choices    random choices, and allowed ones that are rare at random
-    is_allowed, refusal  a choice checked against the offer
-    for_world            a choice in the world's own ids
-    by_actor             the probabilities of choices, actor by actor
+    check_features, prices          the features that an action needs
+    read                            the offer of an observation, checked, with ids turned into entity indices
+    sample, rare_choices            random choices, and allowed ones that are rare at random
+    is_allowed, refusal             a choice checked against the offer
+    compiled_check                  the same in compiled worlds
+    for_world, from_world           a choice in the world's own ids, and back
+    padded_bounds, closest          values in arrays of fixed shapes, and allowed ones in the place of others
+    described, columns              the space and an offer on a page that shows or plays a game
+    for_page, from_page             a choice there, and back
+    by_actor                        the probabilities of choices, actor by actor
+
+An action has `to_json`, which returns it as programs in other languages read it (docs/protocol.md).
 """
 
 from __future__ import annotations

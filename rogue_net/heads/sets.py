@@ -166,7 +166,7 @@ class IndependentSet(ActionDistribution):
         if not self._is_limited:
             return (self._free + gumbel).max(dim=1, keepdim=True).indices
         grid, z, weights = self._grid, self._open_logits, self._weights
-        noises = torch.stack([self._padded(gumbel[:, k], 0.0) for k in range(2)])
+        noises = torch.stack([_padded(gumbel[:, k], self._grid, 0.0) for k in range(2)])
         count, rows = grid.new_zeros(len(grid)), torch.arange(len(grid), device=grid.device)
         chosen = torch.zeros_like(z, dtype=torch.bool)
         for j in range(grid.shape[1]):
@@ -215,12 +215,9 @@ class IndependentSet(ActionDistribution):
     def _grid(self) -> Tensor:
         return _grid_of(self.pairs.actors, self.num_actors)
 
-    def _padded(self, values: Tensor, fill: float) -> Tensor:
-        return _padded(values, self._grid, fill)
-
     @cached_property
     def _open_logits(self) -> Tensor:
-        return self._padded(self._opened(self.logits, NEVER), NEVER)
+        return _padded(self._opened(self.logits, NEVER), self._grid, NEVER)
 
     @cached_property
     def _num_open(self) -> Tensor:
@@ -257,7 +254,7 @@ class IndependentSet(ActionDistribution):
     def _conditional(self, chosen: Tensor) -> Tensor:
         """(P, 2) log-probabilities along the way to the set of `chosen`, (P,) bool."""
         grid, weights = self._grid, self._weights
-        z, own = self._open_logits, self._padded(chosen.long(), 0)
+        z, own = self._open_logits, _padded(chosen.long(), grid, 0)
         if not grid.shape[1]:
             return self.logits.new_zeros(0, 2)
         counts = own.cumsum(dim=1) - own
