@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.kind import ActionSpace, ActorMask
+from entity_gym.actions.kind import ActionSpace, ActorMask, CompiledCheck
 from entity_gym.actions.reading import EntityID, Flags, FrameEntities, Offer
 from entity_gym.batch.vec_obs import VecActionMask
 from entity_gym.spaces import check_names
@@ -47,12 +48,17 @@ class CategoricalAction:
         """The name of each actor's choice."""
         return [self.choices[action] for action in self.actions.tolist()]
 
+    def to_json(self) -> dict[str, Any]:
+        return {"actors": list(self.actors), "choices": np.asarray(self.actions).tolist()}
+
 
 @dataclass(frozen=True)
 class ChoiceActionSpace(ActionSpace):
     """Base of categorical and global categorical actions: one of `choices`."""
 
     choices: Sequence[str]
+
+    page_options = ("choices",)
 
     def __post_init__(self) -> None:
         where = f"{type(self).__name__}.choices"
@@ -78,6 +84,18 @@ class ChoiceActionSpace(ActionSpace):
         if offered.mask is None:
             return inside
         return inside & offered.mask.values[np.arange(len(choices)), np.where(inside, choices, 0)]
+
+    def compiled_check(self) -> CompiledCheck:
+        num_choices = len(self.choices)
+
+        def check(values: Any, first: int, count: int, mask: Any, i: int, actees: Any, num_actees: int) -> bool:
+            for k in range(count):
+                value = values[first + k]
+                if value < 0 or value >= num_choices or (mask is not None and not mask[i, k, value]):
+                    return False
+            return True
+
+        return check
 
     def refusal(self, value: NDArray[np.int64]) -> str:
         return f" is {value[0]}; expected a choice below {len(self.choices)} that is not masked"
@@ -132,6 +150,9 @@ class GlobalCategoricalAction:
 
     action: int
     label: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"choice": int(self.action), "label": self.label}
 
 
 @dataclass(frozen=True)

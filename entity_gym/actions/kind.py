@@ -4,17 +4,24 @@ A kind is one module of this package with three dataclasses, the space that a wo
 observation offers the action, and the action that a world receives. Everything that happens to an action on its way is a
 method of the space, in the order of the way:
 
-    read                 the offer of an observation, checked, with ids turned into entity indices
-    sample, rare_choices    random choices, and allowed ones that are rare at random
-    is_allowed, refusal  a choice checked against the offer
-    for_world            a choice in the world's own ids
-    by_actor             the probabilities of choices, actor by actor
+    check_features, prices          the features that an action needs
+    read                            the offer of an observation, checked, with ids turned into entity indices
+    sample, rare_choices            random choices, and allowed ones that are rare at random
+    is_allowed, refusal             a choice checked against the offer
+    compiled_check                  the same in compiled worlds
+    for_world, from_world           a choice in the world's own ids, and back
+    padded_bounds, closest          values in arrays of fixed shapes, and allowed ones in the place of others
+    described, columns              the space and an offer on a page that shows or plays a game
+    for_page, from_page             a choice there, and back
+    by_actor                        the probabilities of choices, actor by actor
+
+An action has `to_json`, which returns it as programs in other languages read it (docs/protocol.md).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
@@ -50,6 +57,9 @@ class ActorMask:
             raise ValueError(f"{type(self).__name__} was given both {told}; give one")
 
 
+#: Whether the actors of a slot of a compiled world may do what they are told; see `ActionSpace.compiled_check`.
+CompiledCheck = Callable[[Any, int, int, Any, int, Any, int], bool]
+
 #: In `ActionSpace.after`: the actors before, in the order in which a frame lists them.
 ACTORS = "actors"
 
@@ -72,6 +82,8 @@ class ActionSpace(ABC):
         per_pair: an actor's choice is a value for each actee of its frame, and not a single one. `selects` holds then.
         discrete: actors take one of several choices, each with a probability; false where they give real numbers.
         dtype: the type of a choice in a batch.
+        page_options: the options of the space that a page must know.
+        counted: what metrics call the number of values above 0; None where they count each choice, or numbers.
     """
 
     kind: ClassVar[str]
@@ -83,6 +95,8 @@ class ActionSpace(ABC):
     per_pair: ClassVar[bool] = False
     discrete: ClassVar[bool] = True
     dtype: ClassVar[type[np.generic]] = np.int64
+    page_options: ClassVar[tuple[str, ...]] = ()
+    counted: ClassVar[str | None] = None
 
     after: Sequence[str] = ()
     allowed: Mapping[str, Sequence[Flags]] = field(default_factory=dict, hash=False)
@@ -164,6 +178,11 @@ class ActionSpace(ABC):
             if label not in before.labels:
                 yield f"{what} {label!r} of action {name!r} is new: {now}"
 
+    @property
+    def prices(self) -> tuple[str, str] | None:
+        """The features with the costs of actees and the budgets of actors; None: nothing has a cost."""
+        return None
+
     def check_features(self, name: str, obs_space: ObsSpace) -> None:  # noqa: B027 - most kinds need none
         """Raise a ValueError if the action `name` needs a feature that `obs_space` does not have."""
 
@@ -185,6 +204,15 @@ class ActionSpace(ABC):
         """Return (A,) true where the actor may choose its row of `values`, which is (A, width), or (P, 1) with `per_pair`."""
 
     @abstractmethod
+    def compiled_check(self) -> CompiledCheck:
+        """Return `is_allowed` for compiled worlds: ordinary Python that Numba compiles into its caller.
+
+        Its arguments are `values`, (rows,) choices or (rows, width) numbers; `first`, the row of the first actor, and `count`, A;
+        `mask`, (slots, A, C or N) bool, or None where everything is open; the slot `i`; and for actions that select entities
+        `actees`, (slots, N) entity indices, and `num_actees`, N in this slot.
+        """
+
+    @abstractmethod
     def refusal(self, value: NDArray[Any]) -> str:
         """Return the end of a message: the refused choice, (width,) or (N,), and what would be allowed."""
 
@@ -197,6 +225,58 @@ class ActionSpace(ABC):
             offer: the action in that frame.
             ids: of its entities, by entity index.
         """
+
+    def from_world(
+        self, where: str, action: Any, offered: VecActionMask, ids: Sequence[EntityID | None]
+    ) -> NDArray[Any]:
+        """Return the values of an action in ids, in one frame.
+
+        The row of an actor that is left out is -1 or NaN, which is refused unless the actor may select nobody. Its set is empty.
+
+        Args:
+            where: names the action in messages.
+            action: an `action_type`; None leaves out all actors.
+            offered: the action in that frame.
+            ids: of its entities, by entity index.
+
+        Raises:
+            ValueError: the action is no `action_type`, or one of other actors.
+        """
+        values = np.full((offered.actors.items(), self.width), -1 if self.discrete else np.nan, self.dtype)
+        if action is None:
+            return values
+        rows, chosen = self._rows(where, action, offered, ids), getattr(action, self.choices_field)
+        if self.selects:
+            index_of = {None: -1, **{id_: index for index, id_ in enumerate(ids)}}
+            for actee in chosen:
+                if actee not in index_of:
+                    raise ValueError(f"{where} names {actee!r}, which no entity has")
+            chosen = [index_of[actee] for actee in chosen]
+        given = np.asarray([chosen] * len(rows) if self.is_global else chosen)
+        expected = (len(rows),) if self.discrete else (len(rows), self.width)
+        if given.shape != expected or (given.size and given.dtype.kind not in ("biu" if self.discrete else "iuf")):
+            raise ValueError(
+                f"{where} has {self.choices_field} of shape {given.shape} and type {given.dtype}; expected numbers of shape "
+                f"{expected}, one row for each of its actors"
+            )
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
+            values[rows] = given.reshape(len(rows), self.width).astype(self.dtype)
+        return values
+
+    def _rows(self, where: str, action: Any, offered: VecActionMask, ids: Sequence[EntityID | None]) -> list[int]:
+        """Return the row of each actor of an action among those of the frame; arguments and errors as in `from_world`."""
+        if not isinstance(action, self.action_type):
+            raise ValueError(f"{where} is a {type(action).__name__}; it must be a {self.action_type.__name__}")
+        if self.is_global:
+            return list(range(offered.actors.items()))
+        given: Any = action
+        row_of = {ids[index]: row for row, index in enumerate(offered.actors.values[:, 0].tolist())}
+        rows = [row_of.get(actor, -1) for actor in given.actors]
+        if -1 in rows:
+            raise ValueError(f"{where} names the actor {given.actors[rows.index(-1)]!r}, which was not offered")
+        if len(set(rows)) < len(rows):
+            raise ValueError(f"{where} names an actor twice: {list(given.actors)!r:.200}")
+        return rows
 
     @abstractmethod
     def sample(self, offered: VecActionMask, rng: np.random.Generator) -> NDArray[Any]:
@@ -215,6 +295,70 @@ class ActionSpace(ABC):
             values: what its actors chose.
         """
         return list(probs.reshape(len(offer.actors), 1, -1)) if len(offer.actors) else []
+
+    def padded_bounds(self, num_rows: int | None) -> tuple[Any, Any]:
+        """Return the smallest and the largest value in the padded form: numbers, or tuples of them for continuous actions.
+
+        Where actors select entities, a value is a row of the padded list of entities, in which every type has the room that the
+        spec says, and the one after the last row is nobody, if the space has `nobody`. A set has a value for each row: 0 or 1,
+        or in ordered sets its place.
+
+        Args:
+            num_rows: the length of that list; None: not known, as is the largest value then.
+        """
+        return 0, len(self.labels) - 1
+
+    def closest(self, chosen: NDArray[np.int64], is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return allowed choices in the place of others: the next open one, after the last the first; -1 where none is open.
+
+        Args:
+            chosen: (A,) values in the padded form, or for sets (A, C).
+            is_open: (A, C) the open ones.
+        """
+        closed, size = np.flatnonzero(~is_open[np.arange(len(chosen)), chosen]), is_open.shape[1]
+        order = (chosen[closed, None] + np.arange(size)) % size
+        first = np.take_along_axis(is_open[closed], order, axis=1).argmax(axis=1)
+        allowed = chosen.copy()
+        allowed[closed] = np.where(is_open[closed].any(axis=1), order[np.arange(len(closed)), first], -1)
+        return allowed
+
+    def described(self) -> dict[str, Any]:
+        """Return what a page of docs/replays.md must know of the space, as JSON."""
+        shown = {option: _in_json(getattr(self, option)) for option in self.page_options}
+        return {"kind": self.kind.replace(" ", "_"), **shown}
+
+    @property
+    def undecided(self) -> Any:
+        """What a page shows as the choice of an actor that has not chosen."""
+        return [None] * self.width if not self.discrete else None if self.per_pair else -1
+
+    def columns(self, offer: Offer) -> tuple[list[int], NDArray[np.bool_]]:
+        """Return the choices of a discrete action as pages list them: C values in a batch, and (A, C) the open ones."""
+        columns = offer.actees.tolist() if self.selects else list(range(len(self.labels)))
+        is_open = np.ones((len(offer.actors), len(columns)), np.bool_) if offer.mask is None else offer.mask
+        return columns, is_open
+
+    def for_page(self, values: NDArray[np.int64], offer: Offer) -> list[Any]:
+        """Return a discrete action of one frame as a page shows it: the column of each actor's choice, or a list of columns."""
+        chosen: list[Any] = values[:, 0].tolist()
+        return chosen
+
+    def from_page(self, where: str, given: Any, columns: Sequence[int], is_open: Sequence[bool]) -> list[Any]:
+        """Return the values of what a person has chosen on a page for one actor.
+
+        Args:
+            where: names the actor in messages.
+            given: JSON, as `for_page`; a list of numbers for continuous actions.
+            columns: the C choices, see `columns`.
+            is_open: (C,) those that are open to the actor.
+
+        Raises:
+            ValueError: the choice is of another type, or closed.
+        """
+        is_valid = type(given) is int and 0 <= given < len(columns) and is_open[given]
+        if not is_valid and (given != -1 or any(is_open)):
+            raise ValueError(f"{where} is {given!r:.100}, which is no open choice")
+        return [columns[given] if is_valid else -1]
 
     def rare_choices(self, offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
         """Yield allowed choices that random play rarely takes, as `sample` returns them, each with a description."""
