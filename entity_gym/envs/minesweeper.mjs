@@ -63,7 +63,8 @@ export class World {
     if (hasCannon && cooldown === 0) {
       actions["Fire Orbital Cannon"] = { actor_ids: ids["Orbital Cannon"], actee_ids: [...ids.Mine, ...ids.Robot] };
     }
-    return { features: { Mine: mines, Robot: robots, "Orbital Cannon": cannons }, ids, actions };
+    const [Mine, Robot] = [mines, robots].map((cells) => cells.map((cell) => [...cell])); // the state will change
+    return { features: { Mine, Robot, "Orbital Cannon": cannons }, ids, actions };
   }
 
   /** Rearrange the board: move entity `row` of a type to a free cell; without a row add one, without a cell remove it. */

@@ -13,9 +13,11 @@ export class World {
     return this.values.num_players;
   }
 
-  /** What a person plays at first: the first snake, if there are others. */
+  /** What a person plays at first: the first player's snakes, or of one player the first snake, if there are others. */
   get yours() {
-    return this.values.num_snakes > 1 ? ["SnakeHead 0"] : [];
+    const { num_snakes: count, num_players: players } = this.values;
+    const own = players > 1 ? count / players : Number(count > 1);
+    return Array.from({ length: own }, (_, i) => `SnakeHead ${i}`);
   }
 
   /** Start an episode. `random.int(n)` draws a whole number from 0 to n - 1. */
