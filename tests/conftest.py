@@ -36,6 +36,7 @@ TIERS = ("system", "nightly")
 #: Word in REQUIRE -> the words in the reason of a skip that it forbids.
 REQUIRED = {
     "chromium": ("chromium",),
+    "compiler": ("c compiler",),
     "node": ("node",),
     "ray": ("'ray'",),
     "worlds": ("highway_env", "jumanji", "lbforaging", "mpe2", "pettingzoo.classic"),
