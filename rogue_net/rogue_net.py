@@ -325,11 +325,6 @@ class RogueNet(nn.Module):
         """
         head, space, batch = self.head(name), self.action_space[name], readout.batch
         mask, actors, actees = batch.action_masks[name], readout.actors(name), readout.actees(name)
-        if isinstance(space, SelectEntitiesActionSpace) and space.cost and space.budget:
-            costs, budgets = (batch.column(each, self.translation.obs_space) for each in (space.cost, space.budget))
-            tokens = batch.action_tokens[name]
-            assert tokens.actees is not None
-            mask = replace(mask, costs=costs[tokens.actees], budgets=budgets[tokens.actors])
         seen = {earlier: decided[earlier] for earlier in space.after if earlier != ACTORS}
         if head.reader is not None:
             messages = torch.zeros_like(readout.tokens)
@@ -347,6 +342,11 @@ class RogueNet(nn.Module):
             if actees is not None and tokens.actees is not None:
                 actees = head.reader(actees, messages.index_select(0, tokens.actees))
             mask = close_by_choices(name, self.action_space, readout, decided)
+        if isinstance(space, SelectEntitiesActionSpace) and space.cost and space.budget:
+            costs, budgets = (batch.column(each, self.translation.obs_space) for each in (space.cost, space.budget))
+            tokens = batch.action_tokens[name]
+            assert tokens.actees is not None
+            mask = replace(mask, costs=costs[tokens.actees], budgets=budgets[tokens.actors])
         distribution: ActionDistribution = head(actors, mask, actees, seen)
         return distribution if temperature == 1 else distribution.tempered(temperature)
 

@@ -309,7 +309,8 @@ class Pointer:
         self.counts = (grid >= 0).sum(dim=1)  # (A,) n
         self.budgets = self.costs = None
         if mask.costs is not None and mask.budgets is not None:
-            self.budgets, self.costs = mask.budgets, of_grid(mask.costs)[..., 0]
+            self.budgets = mask.budgets
+            self.costs = _padded(mask.costs.index_select(0, pairs.actees), grid, 0.0)
 
     def logits(self, queries: Tensor, is_open: Tensor, num_picked: Tensor) -> Tensor:
         """(A, S, M + 1) log-probabilities of S picks, -inf for what is closed.
