@@ -22,7 +22,7 @@ from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.spaces import ObsSpace
 from rogue_net.batch.crossing import to_host
-from rogue_net.batch.obs_batch import ObsBatch
+from rogue_net.batch.obs_batch import ActionMask, ObsBatch
 from rogue_net.batch.ragged import RaggedTensor, State
 from rogue_net.checks import Range
 from rogue_net.config import RogueNetConfig
@@ -342,13 +342,18 @@ class RogueNet(nn.Module):
             if actees is not None and tokens.actees is not None:
                 actees = head.reader(actees, messages.index_select(0, tokens.actees))
             mask = close_by_choices(name, self.action_space, readout, decided)
-        if isinstance(space, SelectEntitiesActionSpace) and space.cost and space.budget:
-            costs, budgets = (batch.column(each, self.translation.obs_space) for each in (space.cost, space.budget))
-            tokens = batch.action_tokens[name]
-            assert tokens.actees is not None
-            mask = replace(mask, costs=costs[tokens.actees], budgets=budgets[tokens.actors])
-        distribution: ActionDistribution = head(actors, mask, actees, seen)
+        distribution: ActionDistribution = head(actors, self.priced(name, mask, batch), actees, seen)
         return distribution if temperature == 1 else distribution.tempered(temperature)
+
+    def priced(self, action: str, mask: ActionMask, batch: ObsBatch) -> ActionMask:
+        """The mask of an action, with costs and budgets if its sets have a budget; `batch` is translated."""
+        space = self.action_space[action]
+        if not isinstance(space, SelectEntitiesActionSpace) or not space.cost or not space.budget:
+            return mask
+        costs, budgets = (batch.column(each, self.translation.obs_space) for each in (space.cost, space.budget))
+        tokens = batch.action_tokens[action]
+        assert tokens.actees is not None
+        return replace(mask, costs=costs[tokens.actees], budgets=budgets[tokens.actors])
 
     def head(self, action: str) -> ActionHead:
         """The head of an action."""

@@ -210,6 +210,34 @@ def cards(length: int = 6, seed: int = 2) -> Any:
     return made
 
 
+def sets(length: int = 3) -> Any:
+    """A crane and a painter among four boxes: the crane loads some in an order, and both paint some."""
+    actions = {
+        "Load": {"kind": "select_entities", "ordered": True, "min": 0, "max": 3},
+        "Paint": {"kind": "select_entities", "ordered": False, "min": 1, "max": None},
+    }
+    steps = []
+    for t in range(length + 1):
+        load = {"actors": [4], "probs": [[0.6, 0.05, 0.7, 0.1, 0.85]], "chosen": [[2, 0]], "entropy": [1.5]}
+        paint = {
+            "actors": [4, 5],
+            "probs": [[0.2, 0.9, 0.3, 0.25], [0.8, 0.0, 0.2, 0.98 if t == 1 else 0.5]],
+            "mask": [[1, 1, 1, 1], [1, 0, 1, 1]],
+            "chosen": [[1], [0]],
+            "entropy": [1.2, 1.1],
+        }
+        view = {
+            "features": {"Box": [[0, 0], [6, 0], [0, 6], [6, 6]], "Crane": [[3, 3]], "Painter": [[4, 2]]},
+            "value": None,
+            "actions": {
+                name: {**decision, "actees": [0, 1, 2, 3]} for name, decision in (("Load", load), ("Paint", paint))
+            },
+            "attention": None,
+        }
+        steps.append(step([view], 0.0))
+    return replay({"Box": ["x", "y"], "Crane": ["x", "y"], "Painter": ["x", "y"]}, actions, [episode(steps)])
+
+
 def snakes(length: int = 20, seed: int = 3) -> Any:
     """Two players, of whom each moves its own snake, and sees the other one's head without its body."""
     rng = np.random.default_rng(seed)
@@ -325,4 +353,4 @@ def hostile() -> Any:
     return {**made, **texts, "global_features": HOSTILE, "players": HOSTILE[2:4]}
 
 
-KINDS = {"grid": grid, "plane": plane, "cards": cards, "snakes": snakes, "hostile": hostile}
+KINDS = {"grid": grid, "plane": plane, "cards": cards, "sets": sets, "snakes": snakes, "hostile": hostile}

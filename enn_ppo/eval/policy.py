@@ -141,7 +141,8 @@ class Acted:
             if space.discrete:
                 rows, offsets = self.result.logits[name]
                 own = rows[int(offsets[k]) : int(offsets[k + 1])].exp().cpu().numpy()
-                of_actors = own.reshape(len(offer.actors), -1).tolist() if len(offer.actors) else []
+                # of ordered sets the first pick
+                of_actors = [each[0].tolist() for each in space.by_actor(own, offer, self.buffers[name][k].values)]
                 if space.selects:
                     told[name] = {"actees": [frame.ids[actee] for actee in offer.actees.tolist()], "rows": of_actors}
                 else:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.eval.policy import Acted, fit
-from entity_gym.actions import Action, ActionSpace
+from entity_gym.actions import Action, ActionSpace, SelectEntitiesActionSpace
 from entity_gym.agents.agent import Agent, Obs
 from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.frame import EntityNumbers, Frame, FrameReader
@@ -40,8 +40,9 @@ class Decision(Generic[A]):
     """A decision of a policy: actions, probabilities and value."""
 
     actions: list[A]  # one per actor
-    labels: tuple[str, ...]  # names of the C choices
-    probabilities: NDArray[np.float32]  # (A, C) of each actor's choices; 0 for masked choices
+    labels: tuple[str, ...]  # names of the C choices; empty for a `Selection`, whose choices are `Obs.choices`
+    #: (A, C) of each actor's choices; 0 for masked choices. For a `Selection` in the form of docs/protocol.md.
+    probabilities: NDArray[np.float32]
     value: float  # estimate of the discounted return, in the unit of training rewards
 
 
@@ -180,10 +181,13 @@ class TrainedAgent(Agent):
         Raises:
             ValueError: `obs` lacks an entity type, feature or action that the policy needs; the message names it.
         """
-        decided, name, choices = self._policy(obs).act(obs.to_observation()), obs.action.__name__, obs.choices
-        probabilities = np.array(decided.probabilities[name], np.float32).reshape(-1, len(choices))
-        actions: Any = decided.actions[name]
-        return Decision([choices[k] for k in actions.actions], obs.space.labels, probabilities, decided.value)
+        decided = self._policy(obs).act(obs.to_observation())
+        told: Any = decided.probabilities[obs.action.__name__]
+        width = len(obs.choices)
+        if isinstance(obs.space, SelectEntitiesActionSpace):
+            told, width = told["rows"], width + obs.space.ordered
+        probabilities = np.array(told, np.float32).reshape(len(obs.actors), width)
+        return Decision(obs.chosen(decided.actions), obs.space.labels, probabilities, decided.value)
 
     def game_over(self, obs: Obs[A], *, truncated: bool = False) -> None:
         """End the game: what was remembered of it is forgotten."""

@@ -8,6 +8,7 @@ method of the space, in the order of the way:
     sample, rare_choices    random choices, and allowed ones that are rare at random
     is_allowed, refusal  a choice checked against the offer
     for_world            a choice in the world's own ids
+    by_actor             the probabilities of choices, actor by actor
 """
 
 from __future__ import annotations
@@ -202,8 +203,18 @@ class ActionSpace(ABC):
             ValueError: nothing is open to an actor who must choose something.
         """
 
+    def by_actor(self, probs: NDArray[Any], offer: Offer, values: NDArray[np.int64]) -> Sequence[NDArray[Any]]:
+        """Cut the probabilities of a discrete action in one frame by actor: (n, C) of n choices in turn; n is 1 but for sets.
+
+        Args:
+            probs: in the rows of `ActResult.logits`.
+            offer: the action in that frame.
+            values: what its actors chose.
+        """
+        return list(probs.reshape(len(offer.actors), 1, -1)) if len(offer.actors) else []
+
     def rare_choices(self, offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
-        """Yield allowed (A, width) choices that random play rarely takes, each with a description."""
+        """Yield allowed choices that random play rarely takes, as `sample` returns them, each with a description."""
         yield from ()
 
     def value_offsets(self, offered: VecActionMask) -> NDArray[np.int64]:

@@ -8,9 +8,9 @@ Shapes: A actors, N actees, P pairs of all frames.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -124,21 +124,17 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
         return np.asarray(~is_wrong & (counts >= least) & (counts <= most))
 
     def refusal(self, value: NDArray[np.int64]) -> str:
-        most = "all" if self.max is None else self.max
-        numbers = "1 to their number in the order of the set" if self.ordered else "1"
+        numbers, most = "places from 1 on" if self.ordered else "1", "all" if self.max is None else self.max
+        fewer = ", or for all where fewer are open" if self.min else ""
         return (
-            f" is {value.tolist()}, a number for each actee; expected {self.min} to {most} open ones with {numbers}, and 0 "
-            "for the others"
+            f" is {value.tolist()!r:.200}, a number for each actee; expected {numbers} for {self.min} to {most} open "
+            f"actees{fewer}, and 0 for the others"
         )
 
     def for_world(
         self, values: NDArray[np.int64], offer: Offer, ids: Sequence[EntityID | None]
     ) -> SelectEntitiesAction:
-        actees = [ids[actee] for actee in offer.actees.tolist()]
-        sets = []
-        for places in values[:, 0].reshape(len(offer.actors), len(actees)):
-            chosen = np.flatnonzero(places)
-            sets.append([actees[column] for column in chosen[np.argsort(places[chosen], kind="stable")].tolist()])
+        sets = [[ids[actee] for actee in offer.actees[chosen].tolist()] for chosen in self.sets(values, offer)]
         return SelectEntitiesAction([ids[actor] for actor in offer.actors.tolist()], sets)
 
     def closest(self, places: NDArray[np.int64], is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -153,14 +149,42 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
         ranks = np.where(taken, places, later).argsort(axis=1, kind="stable").argsort(axis=1)
         return np.where(ranks < sizes[:, None], ranks + 1 if self.ordered else 1, 0)
 
+    def sets(self, values: NDArray[np.int64], offer: Offer) -> list[NDArray[np.int64]]:
+        """Return the set of each actor of one frame: places in `offer.actees`, in the order of the set if there is one."""
+        pairs = values[:, 0].reshape(len(offer.actors), len(offer.actees))
+        return [np.argsort(row, kind="stable")[np.count_nonzero(row == 0) :] for row in pairs]
+
+    def by_actor(self, probs: NDArray[Any], offer: Offer, values: NDArray[np.int64]) -> Sequence[NDArray[Any]]:
+        """As in `ActionSpace`; an actor has (1, N) probabilities that an actee is selected.
+
+        In ordered sets these are (picks + 1, N + 1): of each pick, and last of the one that stops; the last column is to stop.
+        """
+        if not self.ordered:
+            return list(probs[:, 1].reshape(len(offer.actors), 1, len(offer.actees)))
+        picks = [len(chosen) + 1 for chosen in self.sets(values, offer)]
+        return np.split(probs.reshape(-1, len(offer.actees) + 1), np.cumsum(picks))[:-1]
+
     def sample(self, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
         """Draw (P, 1) sets: how many entities, uniformly from what is allowed, then which, and in which order."""
+        return self._draw(offered, rng, lambda least, most: rng.integers(least, most + 1))
+
+    def rare_choices(self, offered: VecActionMask) -> Iterator[tuple[str, NDArray[np.int64]]]:
+        yield "sets are as small as allowed", self._draw(offered, np.random.default_rng(0), lambda least, most: least)
+        yield "sets are as large as allowed", self._draw(offered, np.random.default_rng(0), lambda least, most: most)
+
+    def _draw(
+        self,
+        offered: VecActionMask,
+        rng: np.random.Generator,
+        sizes_of: Callable[[NDArray[np.int64], NDArray[np.int64]], NDArray[np.int64]],
+    ) -> NDArray[np.int64]:
+        """Draw (P, 1) sets with sizes_of(least, most) entities, all (A,), whichever are open and in any order."""
         actors, num_actors = offered.pair_actors, offered.actors.items()
         pairs = np.arange(len(actors)) if offered.mask is None else np.flatnonzero(offered.mask.values[:, 0])
         num_open = np.bincount(actors[pairs], minlength=num_actors)
-        least, most = self.limits(num_open)
-        sizes = rng.integers(least, most + 1)
-        shuffled = pairs[np.lexsort((rng.random(len(pairs)), actors[pairs]))]
+        sizes = sizes_of(*self.limits(num_open))
+        # one number per pair is sorted in a tenth of the time that two take; the whole part is the actor
+        shuffled = pairs[np.argsort(actors[pairs] + rng.random(len(pairs)))]
         first = np.cumsum(num_open) - num_open
         of_each = actors[shuffled]
         places = np.arange(len(shuffled)) - first[of_each] + 1

@@ -11,7 +11,7 @@
             game.restart()
 
 The same loop trains (`entity_gym.agents.train_env`), plays a trained policy (`enn_ppo.load_agent`), and plays at random
-(`random_agent`). Entities are objects of dataclasses, and an action is an Enum:
+(`random_agent`). Entities are objects of dataclasses, and an action is an Enum, or a `Selection` of entities:
 
     @dataclass
     class Head:
@@ -22,6 +22,9 @@ The same loop trains (`entity_gym.agents.train_env`), plays a trained policy (`e
 
     class Move(Enum):           # an action with 3 choices: "LEFT", "STAY", "RIGHT"
         LEFT, STAY, RIGHT = range(3)
+
+    class Grab(Selection, max=2):   # an action of which every choice is a list of up to 2 entities
+        pass
 """
 
 from __future__ import annotations
@@ -31,13 +34,18 @@ import enum
 import functools
 import typing
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import CategoricalActionMask, CategoricalActionSpace
+from entity_gym.actions import (
+    Action,
+    ActionSpace,
+    CategoricalActionSpace,
+    SelectEntitiesActionSpace,
+)
 from entity_gym.actions.reading import EntityID
 from entity_gym.environment import Observation
 from entity_gym.errors import check_whole, nearest
@@ -107,9 +115,27 @@ def row_of(each: object) -> list[Any]:
     return row
 
 
+class Selection(list[Any]):
+    """Base of actions that select entities: `class Grab(Selection, max=2)`; what an actor chose is a list of the objects.
+
+    Options of the class are `min`, `max` and `ordered` of `SelectEntitiesActionSpace`, and its others.
+
+    Attributes:
+        space: the action with these options.
+    """
+
+    space: ClassVar[SelectEntitiesActionSpace] = SelectEntitiesActionSpace()
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__()
+        cls.space = SelectEntitiesActionSpace(**options)
+
+
 @functools.cache
-def action_space_of(action: Any) -> CategoricalActionSpace:
-    """Return the action whose choices are the members of an Enum; raises ValueError for what is none."""
+def action_space_of(action: Any) -> ActionSpace:
+    """Return the action of a `Selection`, or whose choices are the members of an Enum; raises ValueError for what is neither."""
+    if isinstance(action, type) and issubclass(action, Selection):
+        return action.space
     _check_enum(action, "the action")
     return CategoricalActionSpace([member.name for member in action])
 
@@ -121,13 +147,14 @@ class Obs(Generic[A]):
     """The observation that a program shows when it asks for actions.
 
     Args:
-        action: the Enum whose members are the actions.
+        action: the Enum whose members are the actions, or a `Selection`.
         score: the game's score so far. In training the reward is the change since the observation before; the first
             observation of a game has reward 0.
         entities: dataclass objects that do not act, of any types in any order.
         actors: the entities that act, one action each. May be empty: nobody acts now.
         metrics: numbers to log, by name.
-        allowed: the actions open to each actor, at least one. None: all actions are open to all actors.
+        allowed: the actions open to each actor, at least one; for a `Selection` the objects among `entities` and `actors` that
+            each may select. None: all actions are open to all actors, and all of `entities` may be selected.
 
     Raises:
         ValueError: an argument is invalid.
@@ -141,7 +168,7 @@ class Obs(Generic[A]):
         entities: Iterable[object] = (),
         actors: Iterable[object] = (),
         metrics: Mapping[str, float] | None = None,
-        allowed: Sequence[Collection[A]] | None = None,
+        allowed: Sequence[Collection[Any]] | None = None,
     ) -> None:
         self.space = action_space_of(action)  # type: ignore[arg-type]
         self.action = action
@@ -155,23 +182,30 @@ class Obs(Generic[A]):
             )
 
     @property
-    def choices(self) -> list[A]:
-        """The members of the action's Enum."""
-        return list(self.action)  # type: ignore[call-overload, no-any-return]
+    def choices(self) -> list[Any]:
+        """The members of the action's Enum, or the objects that an actor may select."""
+        if not self.space.selects:
+            return list(self.action)  # type: ignore[call-overload, no-any-return]
+        if self.allowed is None:
+            return self.entities
+        allowed = {id(each) for choices in self.allowed for each in choices}
+        return [each for each in (*self.entities, *self.actors) if id(each) in allowed]
 
     def mask(self) -> NDArray[np.bool_] | None:
         """Return the open choices, shape (number of actors, number of choices); None if all are open."""
         if self.allowed is None:
             return None
-        choices = self.choices
+        key: Callable[[Any], Any] = id if self.space.selects else lambda member: member  # objects may have equal values
+        choices = list(map(key, self.choices))
         mask = np.zeros((len(self.actors), len(choices)), np.bool_)
         for row, allowed in enumerate(self.allowed):
             for choice in allowed:
-                if choice not in choices:
-                    raise ValueError(
-                        f"{choice!r:.200} is no {self.action.__name__}; {nearest(choice, self.space.labels)}"
+                if key(choice) not in choices:
+                    known = (
+                        nearest(choice, self.space.labels) if self.space.labels else "it is not in entities or actors"
                     )
-                mask[row, choices.index(choice)] = True
+                    raise ValueError(f"{choice!r:.200} is no {self.action.__name__}; {known}")
+                mask[row, choices.index(key(choice))] = True
         return mask
 
     def types(self) -> dict[str, Entity]:
@@ -188,20 +222,28 @@ class Obs(Generic[A]):
         return types
 
     def to_observation(self, reward: float = 0.0, *, done: bool = False, truncated: bool = False) -> Observation:
-        """Return the observation in an environment's form. Actors have the ids 0, 1, ...; other entities have none.
+        """Return the observation in an environment's form.
+
+        Actors have the ids 0, 1, ...; other entities have none, but for a `Selection` the numbers after those of the actors.
 
         Raises:
             ValueError: an entity or `allowed` is invalid.
         """
         objects: dict[str, list[object]] = {name: [] for name in self.types()}
-        for each in self.entities:
-            objects[type(each).__name__].append(each)
         ids: dict[str, list[EntityID | None]] = {}
+        for number, each in enumerate(self.entities, len(self.actors)):
+            objects[type(each).__name__].append(each)
+            if self.space.selects:
+                ids.setdefault(type(each).__name__, []).append(number)
         for number, actor in enumerate(self.actors):
             name = type(actor).__name__
             ids.setdefault(name, [None] * len(objects[name])).append(number)
             objects[name].append(actor)
-        offered = CategoricalActionMask(actor_ids=range(len(self.actors)), mask=self.mask())
+        actees = {}
+        if self.space.selects:
+            number_of = {id(each): number for number, each in enumerate(self._numbered)}
+            actees = {"actee_ids": [number_of[id(each)] for each in self.choices]}
+        offered = self.space.mask_type(actor_ids=range(len(self.actors)), mask=self.mask(), **actees)
         return Observation(
             features={name: list(map(row_of, members)) for name, members in objects.items()},
             ids=ids,
@@ -211,6 +253,23 @@ class Obs(Generic[A]):
             truncated=truncated,
             metrics=self.metrics,
         )
+
+    @property
+    def _numbered(self) -> list[object]:
+        """All objects, by the ids that they have where entities are selected."""
+        return [*self.actors, *self.entities]
+
+    def chosen(self, actions: Mapping[str, Action]) -> list[A]:
+        """Return what the actors chose, in their order, from the actions that answer this observation."""
+        action: Any = actions.get(self.action.__name__)
+        if action is None:  # nobody acts
+            return []
+        by_actor = dict(zip(action.actors, getattr(action, self.space.choices_field), strict=True))
+        told = [by_actor[actor] for actor in range(len(self.actors))]
+        if not self.space.selects:
+            return [self.choices[choice] for choice in told]
+        objects = self._numbered
+        return [self.action([objects[number] for number in actees]) for actees in told]  # type: ignore[call-arg]
 
 
 class Agent(ABC):
@@ -253,7 +312,15 @@ class _RandomAgent(Agent):
         mask = obs.mask()
         if mask is None:
             mask = np.ones((len(obs.actors), len(obs.choices)), np.bool_)
-        return [obs.choices[int(self._rng.choice(np.flatnonzero(row)))] for row in mask]
+        choices = obs.choices
+        if not isinstance(obs.space, SelectEntitiesActionSpace):
+            return [choices[int(self._rng.choice(np.flatnonzero(row)))] for row in mask]
+        sizes = self._rng.integers(*obs.space.limits(mask.sum(axis=1)), endpoint=True)
+        sets = [
+            self._rng.choice(np.flatnonzero(row), size, replace=False) for row, size in zip(mask, sizes, strict=True)
+        ]
+        in_order = sets if obs.space.ordered else map(np.sort, sets)
+        return [obs.action([choices[column] for column in columns]) for columns in in_order]  # type: ignore[call-arg]
 
 
 def random_agent(seed: int = 0) -> Agent:

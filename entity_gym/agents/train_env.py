@@ -24,9 +24,7 @@ from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from typing import Any
 
-import numpy as np
-
-from entity_gym.actions import Action, ActionSpace, CategoricalAction
+from entity_gym.actions import Action, ActionSpace
 from entity_gym.agents.agent import A, Agent, Obs, action_space_of, entity_of
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import nearest
@@ -47,7 +45,7 @@ class TrainEnv(EnvSource):
         main: called as `main(agent, config, seed)` for each environment; must play game after game until `act` returns None.
             `seed` is an integer of at least 0; equal seeds must play equal games.
         entity_types: dataclasses, the types of all entities that the program shows; see `entity_gym.agents.agent`.
-        action_types: Enums. Each `Obs` asks for one of them.
+        action_types: Enums and `Selection`s. Each `Obs` asks for one of them.
         config: passed to `main`; shared by all environments, so it must not be changed.
         time_limit: seconds that `main` may take until it hands in the next observation.
         obs_space: the declared entity types.
@@ -135,12 +133,7 @@ class AgentEnvironment(Environment):
             elif not self._begins_game:
                 self._agent.leave()
             return
-        chosen: list[int] = []
-        for action in actions.values():  # one at most: an Obs asks for one action
-            assert isinstance(action, CategoricalAction)
-            by_actor = dict(zip(action.actors, np.asarray(action.actions).tolist(), strict=True))
-            chosen = [by_actor[actor] for actor in range(len(by_actor))]
-        self._running().actions.put(chosen)
+        self._running().actions.put(actions)
         self._is_told = True
 
     def reset(self) -> Observation:
@@ -245,7 +238,7 @@ class TrainAgent(Agent):
         gone: `act` has returned None: the trainer is gone, and the program must return.
         thread: where main runs.
         observations: to the trainer's thread; None: main has ended.
-        actions: from the trainer's thread, the choices of the actors; None: main must return.
+        actions: from the trainer's thread, those of the actors; None: main must return.
         error: the exception that main raised; set before the None in `observations`.
     """
 
@@ -254,7 +247,7 @@ class TrainAgent(Agent):
         self._last_score: float | None = None  # None: no observation in this game yet
         self.is_leaving = self.gone = False
         self.observations: SimpleQueue[Observation | None] = SimpleQueue()
-        self.actions: SimpleQueue[list[int] | None] = SimpleQueue()
+        self.actions: SimpleQueue[Mapping[str, Action] | None] = SimpleQueue()
         self.error: BaseException | None = None
         # A daemon, so that neither a program that hangs nor a pool that was never closed keeps Python from exiting.
         self.thread = threading.Thread(target=self._play, args=(seed,), name=env.name, daemon=True)
@@ -275,8 +268,7 @@ class TrainAgent(Agent):
         self.observations.put(shown)
         chosen = self.actions.get()
         self.gone = chosen is None
-        choices = obs.choices
-        return None if chosen is None else [choices[choice] for choice in chosen]
+        return None if chosen is None else obs.chosen(chosen)
 
     def game_over(self, obs: Obs[A], *, truncated: bool = False) -> None:
         """End the game; see `Agent.game_over`. A game in which no action was asked for is not counted."""

@@ -63,7 +63,7 @@ class Trajectory:
                 if rare:
                     what, values = rare[len(self) // 8 % len(rare)]
                     actions[name] = RaggedBuffer(values, actions[name].offsets)
-                    self.rare = f"{what} in action {name!r}"
+                    self.rare += f"{', ' * bool(self.rare)}{what} in action {name!r}"
             self.observations.append(env.act(actions))
             self.actions.append(actions)
 

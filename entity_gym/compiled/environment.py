@@ -37,7 +37,7 @@ class CompiledEnvironment(Description):
 
     Attributes:
         entities: name -> `Entity`. Their order is the order of entities in a frame.
-        actions: name -> `Categorical`, `GlobalCategorical`, `SelectEntity` or `Continuous`.
+        actions: name -> `Categorical`, `GlobalCategorical`, `SelectEntity`, `SelectEntities` or `Continuous`.
         global_features: names of the numbers in `obs.global_features`, or a `Category`, `Angle` or `Flag`.
         parameters: name -> default; keywords of the constructor, of the default's type (int, float or bool).
         ranges: parameter -> (least, most) of its values; None for no bound above.
@@ -134,10 +134,11 @@ def _play(env: Description) -> None:
         _check_all_is_written(slots)
         _check_nothing_is_listed_twice(name, obs)
         actions = random_actions(obs, rng, slots.action_space)
-        if step % 8 == 7:  # finds rules that use -1, nobody, as an index
+        if step % 8 == 7:  # finds rules that use -1, nobody, as an index, or need somebody in a set
             for action, offered in obs.action_masks.items():
-                for _, values in slots.action_space[action].rare_choices(offered):
-                    actions[action].values[:] = values
+                rare = list(slots.action_space[action].rare_choices(offered))
+                if rare:
+                    actions[action].values[:] = rare[step // 8 % len(rare)][1]
         slots.check(actions, ids)
         slots.step(actions, ids, 0, 1)
 

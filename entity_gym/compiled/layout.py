@@ -319,8 +319,8 @@ def layout_of(env: type[Description]) -> Layout:
         for key, value in getattr(env, what).items():
             if not isinstance(value, kind):
                 raise ValueError(
-                    f"{name}: {what}[{key!r}] is {value!r}; declare it with Entity, Categorical, GlobalCategorical, SelectEntity "
-                    "or Continuous of entity_gym.compiled"
+                    f"{name}: {what}[{key!r}] is {value!r}; declare it with Entity, Categorical, GlobalCategorical, "
+                    "SelectEntity, SelectEntities or Continuous of entity_gym.compiled"
                 )
     if not env.entities and not env.actions:
         raise ValueError(f"{name} declares neither entities nor actions: there is nothing to see or to do")

@@ -174,19 +174,17 @@ def are_sets(values: Any, first: int, count: int, num_actees: int, least: int, m
     """Whether the sets of `count` actors, a value for each actee, are as large as allowed and have places from 1 on."""
     fine = True
     for k in range(count):
-        at, size = first + k * num_actees, 0
+        at, size, ones = first + k * num_actees, 0, 0
         for e in range(num_actees):
             size += values[at + e] != 0
-        fine &= min(least, num_actees) <= size <= most
-        for begin in range(0, size if ordered else 1, 64):  # the places, of which each must be there once
+            ones += values[at + e] == 1
+        fine &= (min(least, num_actees) <= size <= most) & (ordered | (ones == size))
+        for begin in range(0, size if ordered else 0, 60):  # each place is there: as many values have no other
             seen = 0
             for e in range(num_actees):
-                value = values[at + e]
-                fine &= 0 <= value <= (size if ordered else 1)
-                if begin < value <= begin + 64:
-                    seen |= 1 << (value - begin - 1)
-            for bit in range(min(size - begin, 64) if ordered else 0):
-                fine &= (seen >> bit) & 1 == 1
+                if begin < values[at + e] <= begin + 60:
+                    seen |= 1 << (values[at + e] - begin - 1)
+            fine &= seen == (1 << min(size - begin, 60)) - 1
     return fine
 
 
@@ -197,21 +195,19 @@ def are_open_sets(
     """As `are_sets`, of actees that the mask of slot i leaves open."""
     fine = True
     for k in range(count):
-        at, size, num_open = first + k * num_actees, 0, 0
+        at, size, ones, num_open = first + k * num_actees, 0, 0, 0
         for e in range(num_actees):
             size += values[at + e] != 0
+            ones += values[at + e] == 1
             num_open += mask[i, k, e]
-            fine &= values[at + e] == 0 or mask[i, k, e]
-        fine &= min(least, num_open) <= size <= most
-        for begin in range(0, size if ordered else 1, 64):
+            fine &= (values[at + e] == 0) | mask[i, k, e]
+        fine &= (min(least, num_open) <= size <= most) & (ordered | (ones == size))
+        for begin in range(0, size if ordered else 0, 60):
             seen = 0
             for e in range(num_actees):
-                value = values[at + e]
-                fine &= 0 <= value <= (size if ordered else 1)
-                if begin < value <= begin + 64:
-                    seen |= 1 << (value - begin - 1)
-            for bit in range(min(size - begin, 64) if ordered else 0):
-                fine &= (seen >> bit) & 1 == 1
+                if begin < values[at + e] <= begin + 60:
+                    seen |= 1 << (values[at + e] - begin - 1)
+            fine &= seen == (1 << min(size - begin, 60)) - 1
     return fine
 
 

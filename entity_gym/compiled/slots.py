@@ -133,7 +133,8 @@ class _Caller:
         if self._program.run is not None:
             self._program.run(self._address, todo, lo, hi, ids, *actions)
             return
-        is_guarded = any(action.space.selects for action in self._program.layout.actions)  # -1 is nobody, and no index
+        spaces = [action.space for action in self._program.layout.actions]
+        is_guarded = any(space.selects and not space.per_pair for space in spaces)  # -1 is nobody, and no index
         names = (array.name for array in self._program.arrays if array.argument)
         named = self._arrays | dict(zip(names, [ids, *actions], strict=True))
         arrays: list[Any] = []

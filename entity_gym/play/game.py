@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import ContinuousActionSpace
+from entity_gym.actions import ContinuousActionSpace, SelectEntitiesActionSpace
 from entity_gym.actions.choices import check_actions
 from entity_gym.actions.select_entity import NOBODY
 from entity_gym.batch.ragged import RaggedBuffer
@@ -92,7 +92,7 @@ class Game:
     # ---- moves
 
     def act(self, given: Any) -> dict[str, Any]:
-        """Take a step with `{"actions": {action: [column, or list of numbers, of each actor]}}`."""
+        """Take a step with `{"actions": {action: [column, list of numbers, or set as a list of columns, of each actor]}}`."""
         if self.moments[-1].obs.done[0]:
             raise NotAllowedError("the episode has ended")
         actions, before = self._read(given), self._steps[-1]
@@ -180,20 +180,21 @@ class Game:
         """Return the decisions of all actors, who have not chosen yet, with the policy's choices as `advised`."""
         spaces = self._pool.action_space()
         counts = {name: len(mask.actors.values) for name, mask in obs.action_masks.items()}
-        nothing: dict[str, VecAction] = {
-            name: RaggedBuffer.from_flattened(np.zeros((counts[name], space.width), space.dtype), [counts[name]])
-            for name, space in spaces.items()
-        }
+        nothing: dict[str, VecAction] = {}
+        for name, space in spaces.items():
+            offsets = space.value_offsets(obs.action_masks[name])
+            nothing[name] = RaggedBuffer(np.zeros((int(offsets[-1]), space.width), space.dtype), offsets)
         given = (nothing, None) if advice is None else (advice.actions, advice.logits)
         decisions = build_decisions(obs, 0, spaces, *given)
         for name, each in decisions.items():
             space = spaces[name]
             if advice is not None:
                 each["advised"] = each["chosen"]
-            if advice is not None and space.discrete:
+            if advice is not None and space.discrete and not space.per_pair:
                 probs = np.array(each["probs"])
                 each["entropy"] = to_decimals(-(probs * np.log(np.where(probs > 0, probs, 1))).sum(axis=1))
-            each["chosen"] = [[None] * space.width if not space.discrete else NOBODY] * counts[name]
+            undecided: Any = NOBODY if space.discrete else [None] * space.width
+            each["chosen"] = [None if space.per_pair else undecided] * counts[name]
         return decisions
 
     def _read(self, given: Any) -> dict[str, VecAction]:
@@ -217,6 +218,9 @@ class Game:
                     values += _read_numbers(column, list(zip(space.low, space.high, strict=True)), where)
                     continue
                 choices, is_open = columns_of(space, offer)
+                if isinstance(space, SelectEntitiesActionSpace):
+                    values += _read_set(column, is_open[row].tolist(), space.ordered, where)
+                    continue
                 is_valid = type(column) is int and 0 <= column < len(choices) and is_open[row, column]
                 if not is_valid and (column != NOBODY or is_open[row].any()):
                     raise NotAllowedError(f"{where} is {column!r:.100}, which is no open choice")
@@ -228,6 +232,16 @@ class Game:
         except ValueError as error:
             raise NotAllowedError(str(error)) from None
         return actions
+
+
+def _read_set(given: Any, is_open: Sequence[bool], is_ordered: bool, where: str) -> list[int]:
+    """Return the place of each column in the set, 0 for those outside; without an order all places are 1."""
+    places = [0] * len(is_open)
+    for place, column in enumerate(given if isinstance(given, list) else [None], 1):
+        if type(column) is not int or not 0 <= column < len(places) or places[column] or not is_open[column]:
+            raise NotAllowedError(f"{where} is {given!r:.100}; it must be a list of open choices, each once")
+        places[column] = place if is_ordered else 1
+    return places
 
 
 def _read_numbers(given: Any, bounds: Sequence[tuple[float, float]], where: str) -> list[float]:

@@ -158,7 +158,7 @@ def _choices(
 ) -> VecAction:
     """Return an action in ids as slots take it: a row for each actor, in the order in which they were offered.
 
-    The row of an actor that is left out is -1 or NaN, which slots refuse unless the actor may select nobody.
+    The row of an actor that is left out is -1 or NaN, which slots refuse unless the actor may select nobody. Its set is empty.
     """
     actors = offered.actors.values[:, 0].tolist()
     values = np.full((len(actors), space.width), -1 if space.discrete else np.nan, space.dtype)
@@ -175,6 +175,8 @@ def _choices(
             rows = [row_of.get(actor, -1) for actor in action.actors]
             if -1 in rows:
                 raise ValueError(f"{where} names the actor {action.actors[rows.index(-1)]!r}, which was not offered")
+            if len(set(rows)) < len(rows):
+                raise ValueError(f"{where} names an actor twice: {list(action.actors)!r:.200}")
         if space.per_pair:
             return RaggedBuffer(_set_values(where, space, offered, rows, ids, chosen), offered.pair_offsets)
         if space.selects:

@@ -154,9 +154,7 @@ class Part:
 
     seats: NDArray[np.int64]  # (N,) the player
     rows: Mapping[str, NDArray[np.bool_]]  # action -> (A,) true for its actors
-    values: Mapping[
-        str, NDArray[np.bool_]
-    ]  # action -> true for the values of its actors: `rows`, unless there is one per pair
+    values: Mapping[str, NDArray[np.bool_]]  # action -> true for the values of its actors: those of its `rows` or pairs
     actors: Mapping[str, RaggedBuffer[np.int64]]  # action -> N sequences of its actors
     offsets: Mapping[str, NDArray[np.int64]]  # action -> (N + 1,) where the frames begin among the values of its actors
 
@@ -196,10 +194,8 @@ class Seating:
         actors = {name: keep_items(mask.actors, rows[name]) for name, mask in masks.items()}
         values, offsets = dict(rows), {name: each.offsets for name, each in actors.items()}
         for name in self.mapping.per_pair:
-            values[name] = rows[name][masks[name].pair_actors]
-            offsets[name] = keep_items(
-                RaggedBuffer.unchecked(values[name], masks[name].pair_offsets), values[name]
-            ).offsets
+            own = values[name] = rows[name][masks[name].pair_actors]
+            offsets[name] = keep_items(RaggedBuffer.unchecked(own, masks[name].pair_offsets), own).offsets
         return Part(seats, rows, values, actors, offsets)
 
     def show(self, part: Part) -> VecObs:

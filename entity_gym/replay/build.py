@@ -15,7 +15,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import ActionSpace, ContinuousActionSpace, SelectEntityActionSpace
+from entity_gym.actions import (
+    ActionSpace,
+    ContinuousActionSpace,
+    SelectEntitiesActionSpace,
+    SelectEntityActionSpace,
+)
 from entity_gym.actions.reading import NO_INDICES, EntityID, Offer
 from entity_gym.actions.select_entity import NOBODY
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
@@ -130,8 +135,8 @@ def build_decisions(
 def _decisions(
     space: ActionSpace, offer: Offer, values: NDArray[Any], logits: NDArray[np.float32] | None
 ) -> dict[str, Any]:
-    """Return the decisions of a frame's actors without entropies; `values` (A, width) are what they chose."""
-    decisions = {"actors": offer.actors.tolist(), "probs": None, "chosen": values[:, 0].tolist()}
+    """Return the decisions of a frame's actors without entropies; `values` (A, width), or (A * N, 1), are what they chose."""
+    decisions: dict[str, Any] = {"actors": offer.actors.tolist(), "probs": None, "chosen": values[:, 0].tolist()}
     if isinstance(space, ContinuousActionSpace):
         decisions["chosen"] = to_decimals(values)
         if logits is not None:  # (A, 2 n): means and standard deviations stand for probabilities
@@ -139,15 +144,23 @@ def _decisions(
             del decisions["probs"]
             decisions.update(mean=to_decimals(means), std=to_decimals(np.exp(log_stds)))
         return decisions
+    sets = space.sets(values, offer) if isinstance(space, SelectEntitiesActionSpace) else None
     if logits is not None:
-        probs = np.exp(logits.astype(np.float64)).round(DECIMALS)
-        decisions["probs"] = probs.reshape(len(offer.actors), -1).tolist()
+        by_actor = space.by_actor(np.exp(logits.astype(np.float64)).round(DECIMALS), offer, values)
+        probs = [rows[-1].copy() for rows in by_actor]
+        for row, rows, chosen in zip(probs, by_actor, sets or (), strict=False):
+            if len(rows) > 1:  # an ordered set: what was picked has the probability of its pick
+                row[chosen] = rows[np.arange(len(chosen)), chosen]
+        decisions["probs"] = [row.tolist() for row in probs]
     columns, is_open = columns_of(space, offer)
     if not is_open.all():
         decisions["mask"] = is_open.astype(np.int64).tolist()
-    if space.selects:
+    if sets is not None:
+        decisions["chosen"] = [chosen.tolist() for chosen in sets]
+    elif space.selects:
         column_of = {value: column for column, value in enumerate(columns)}
         decisions["chosen"] = [column_of.get(value, NOBODY) for value in decisions["chosen"]]
+    if space.selects:
         decisions["actees"] = offer.actees.tolist()
     return decisions
 
@@ -166,6 +179,8 @@ def _space(space: ActionSpace) -> dict[str, Any]:
     kind = space.kind.replace(" ", "_")
     if isinstance(space, SelectEntityActionSpace):
         return {"kind": kind, "nobody": space.nobody}
+    if isinstance(space, SelectEntitiesActionSpace):
+        return {"kind": kind, "ordered": space.ordered, "min": space.min, "max": space.max}
     if isinstance(space, ContinuousActionSpace):
         bounds = {side: values for side, values in space.to_dict().items() if side in ("low", "high")}
         return {"kind": kind, "names": list(space.labels), **bounds}

@@ -262,15 +262,14 @@ class ObsBatch:
 
     def column(self, feature: str, obs_space: ObsSpace) -> Tensor:
         """(E,) float32, a feature of each token, or of its frame's global features; 0 where the type has no such feature."""
-        tokens = torch.zeros(self.num_tokens, device=self.device)
+        tokens = torch.zeros(self.num_tokens, dtype=torch.float32, device=self.device)
         if feature in obs_space.global_features:
             rows = self.features[GLOBAL_ENTITY].values[:, list(obs_space.global_features).index(feature)]
-            tokens += rows.index_select(0, self.frames.of_token)
+            tokens += rows.float().index_select(0, self.frames.of_token)
         for name, entity in obs_space.entities.items():
             if feature in entity.features and name in self.features:
-                tokens[self.frames.positions[name]] = self.features[name].values[
-                    :, list(entity.features).index(feature)
-                ]
+                numbers = self.features[name].values[:, list(entity.features).index(feature)]
+                tokens[self.frames.positions[name]] = numbers.float()
         return tokens
 
     @cached_property

@@ -6,7 +6,7 @@ sets is limited, that distribution is taken under the condition that the size is
 
     p(j in the set | c chosen so far) = exp(z_j) W(j + 1, c + 1) / W(j, c),     W(j, c) = W(j + 1, c) + exp(z_j) W(j + 1, c + 1)
 
-and W(end, c) = 1 for an allowed size c, otherwise 0.
+and W(end, c) = 1 for an allowed size c, otherwise 0. All sizes above `max`, or without one from `min` on, count as one.
 
 **Ordered**: a pointer (Vinyals et al. 2015, arXiv 1506.03134) picks an actee, sees what it has picked, and picks again or stops:
 
@@ -137,7 +137,7 @@ class IndependentSet(ActionDistribution):
         entities: (P,) int64, the index of each pair's actee.
         num_actors: A.
         space: of the action.
-        path: (P, 2) log-probabilities that a pair is not, or is, selected, after what was decided before; None: nothing was.
+        given: (P, 1) the sets that the decisions lead to; None: no sets are known.
     """
 
     def __init__(
@@ -147,20 +147,21 @@ class IndependentSet(ActionDistribution):
         entities: Tensor,
         num_actors: int,
         space: SelectEntitiesActionSpace,
-        path: Tensor | None = None,
+        given: Tensor | None = None,
     ) -> None:
         self.logits, self.pairs, self.entities, self.num_actors = logits.float(), pairs, entities, num_actors
-        self.space, self.path = space, path
+        self.space, self.given = space, given
 
-    @property
+    @cached_property
     def rows(self) -> Tensor:
-        """(P, 2) log-probabilities of the two choices for each pair."""
-        assert self.path is not None, "which set?"
-        return self.path
+        """(P, 2) log-probabilities that a pair is not, or is, selected, after the decisions before it."""
+        assert self.given is not None, "which set?"
+        return self._conditional(self.given[:, 0] > 0) if self._is_limited else self._free
 
     def along(self, actions: Tensor) -> IndependentSet:
-        path = self._conditional(actions[:, 0] > 0) if self._is_limited else self._free
-        return IndependentSet(self.logits, self.pairs, self.entities, self.num_actors, self.space, path)
+        if self.given is actions:
+            return self
+        return IndependentSet(self.logits, self.pairs, self.entities, self.num_actors, self.space, actions)
 
     def sample(self, source: Source = None) -> Tensor:
         like, numbers = (
@@ -178,9 +179,10 @@ class IndependentSet(ActionDistribution):
         chosen = torch.zeros_like(z, dtype=torch.bool)
         for j in range(grid.shape[1]):
             after = weights[j + 1]
-            takes = z[:, j] + after[rows, count + 1] + noises[1, :, j] > after[rows, count] + noises[0, :, j]
+            more = (count + 1).clamp(max=self._last)
+            takes = z[:, j] + after[rows, more] + noises[1, :, j] > after[rows, count] + noises[0, :, j]
             chosen[:, j] = takes & (grid[:, j] >= 0)
-            count = count + chosen[:, j]
+            count = torch.where(chosen[:, j], more, count)
         return chosen[grid >= 0].long().unsqueeze(1)
 
     def mode(self) -> Tensor:
@@ -241,17 +243,23 @@ class IndependentSet(ActionDistribution):
     def _most(self) -> Tensor:
         return self._num_open if self.space.max is None else self._num_open.clamp(max=self.space.max)
 
+    @property
+    def _last(self) -> int:
+        """The size that stands for all larger ones, too: those that are enough, or with a `max` too many."""
+        return self.space.min if self.space.max is None else self.space.max + 1
+
     @cached_property
     def _weights(self) -> list[Tensor]:
-        """M + 1 times (A, sizes + 1): log W(j, c); the last column, of one more than any set may have, is never."""
+        """M + 1 times (A, sizes): log W(j, c)."""
         z = self._open_logits
-        sizes = torch.arange(z.shape[1] + 2, device=z.device)
-        allowed = (sizes >= self._least.unsqueeze(1)) & (sizes <= self._most.unsqueeze(1))
+        sizes = torch.arange(self._last + 1, device=z.device)
+        allowed = sizes >= self._least.unsqueeze(1)
+        if self.space.max is not None:
+            allowed = allowed & (sizes <= self.space.max)
         weights = [torch.where(allowed, 0.0, NEVER)]
-        never = weights[0].new_full((len(z), 1), NEVER)
         for j in range(z.shape[1] - 1, -1, -1):
-            taken = torch.cat([z[:, j : j + 1] + weights[-1][:, 1:], never], dim=1)
-            weights.append(torch.logaddexp(weights[-1], taken))
+            after = weights[-1]
+            weights.append(torch.logaddexp(after, z[:, j : j + 1] + torch.cat([after[:, 1:], after[:, -1:]], dim=1)))
         return weights[::-1]
 
     def _conditional(self, chosen: Tensor) -> Tensor:
@@ -262,10 +270,14 @@ class IndependentSet(ActionDistribution):
             return self.logits.new_zeros(0, 2)
         counts = own.cumsum(dim=1) - own
         before, after = torch.stack(weights[:-1], dim=1), torch.stack(weights[1:], dim=1)  # (A, M, sizes)
-        total = before.gather(2, counts.unsqueeze(2))[..., 0]
-        out = after.gather(2, counts.unsqueeze(2))[..., 0] - total
-        into = z + after.gather(2, counts.unsqueeze(2) + 1)[..., 0] - total
-        found = torch.stack([out, into], dim=2)[grid >= 0]
+
+        def of_sizes(weights: Tensor, sizes: Tensor) -> Tensor:
+            return weights.gather(2, sizes.clamp(max=self._last).unsqueeze(2))[..., 0]
+
+        total = of_sizes(before, counts)
+        found = torch.stack([of_sizes(after, counts) - total, z + of_sizes(after, counts + 1) - total], dim=2)[
+            grid >= 0
+        ]
         return torch.where(found < NEVER / 2, float("-inf"), found)
 
 
@@ -284,71 +296,52 @@ class Pointer:
         pairs = pairs_of(mask, nobody=False)
         self.space, self.left, self.scale = head.space, head.left, 1 / math.sqrt(head.key.out_features)
         self.grid = grid = _grid_of(pairs.actors, len(actors))
-        columns = (
-            torch.where(grid >= 0, pairs.actees.index_select(0, grid.clamp(min=0).flatten()).view_as(grid), 0)
-            if len(pairs.actees)
-            else grid
-        )
-        self.queries = head.query(actors).float()
+        columns = pairs.actees.index_select(0, grid.clamp(min=0).flatten())
 
         def of_grid(rows: Tensor) -> Tensor:
-            return rows.index_select(0, columns.flatten()).view(*grid.shape, -1)
+            return rows.index_select(0, columns).view(*grid.shape, rows.shape[1])
 
-        keys = (
-            of_grid(head.key(actees).float()) if len(actees) else self.queries.new_zeros(*grid.shape, len(head.stop[0]))
-        )
-        self.keys = torch.cat([keys, head.stop.float().expand(len(grid), 1, -1)], dim=1)  # (A, M + 1, K)
-        picked = head.picked(actees).float() if len(actees) else self.queries.new_zeros(0, 3 * len(head.stop[0]))
-        self.picked = of_grid(picked) if len(actees) else self.queries.new_zeros(*grid.shape, picked.shape[1])
-        entities = mask.actees.values[:, 0]
-        stop = columns.new_full((len(grid), 1), -1)
-        self.entities = torch.cat([of_grid(entities)[..., 0] if len(actees) else columns, stop], dim=1)  # -1: to stop
-        self.is_open = grid >= 0
-        if pairs.is_open is not None:
-            self.is_open = _padded(pairs.is_open, grid, False)
-        self.counts = (grid >= 0).sum(dim=1)  # (A,) n
-        self.budgets = self.costs = None
+        self.queries = head.query(actors).float()
+        stop = head.stop.float().expand(len(grid), 1, -1)
+        self.keys = torch.cat([of_grid(head.key(actees).float()), stop], dim=1)  # (A, M + 1, K)
+        self.picked = of_grid(head.picked(actees).float())  # (A, M, 3 K)
+        self.entities = torch.cat([of_grid(mask.actees.values)[..., 0], grid.new_full((len(grid), 1), -1)], dim=1)
+        self.is_open = grid >= 0 if pairs.is_open is None else _padded(pairs.is_open, grid, False)
+        self.counts = (grid >= 0).sum(dim=1, keepdim=True)  # (A, 1) n
+        # as float64, sums of costs are exact in whatever order they are added; without a budget nothing costs anything
+        self.costs, self.budgets = (torch.zeros_like(each, dtype=torch.float64) for each in (grid, self.counts))
         if mask.costs is not None and mask.budgets is not None:
-            self.budgets = mask.budgets
-            self.costs = _padded(mask.costs.index_select(0, pairs.actees), grid, 0.0)
+            self.costs, self.budgets = (
+                of_grid(mask.costs.unsqueeze(1))[..., 0].double(),
+                mask.budgets.double().unsqueeze(1),
+            )
 
-    def logits(self, queries: Tensor, is_open: Tensor, num_picked: Tensor) -> Tensor:
-        """(A, S, M + 1) log-probabilities of S picks, -inf for what is closed.
+    def affords(self, spent: Tensor) -> Tensor:
+        """(A, S, M) bool, the actees that are within what is left of the budget after (A, S) was spent."""
+        return self.costs.unsqueeze(1) <= (self.budgets - spent).unsqueeze(2)
+
+    def logits(self, seen: Tensor, spent: Tensor, is_open: Tensor, num_picked: Tensor, temperature: float) -> Tensor:
+        """(A, S, M + 1) log-probabilities of S picks, of stopping last; -inf for what is closed.
 
         Args:
-            queries: (A, S, K).
+            seen: (A, S, K), what earlier picks add to the query.
+            spent: (A, S) float64, what earlier picks have cost.
             is_open: (A, S, M) bool, actees that may be picked.
-            num_picked: (A, S) or (S,) int64, the picks before.
+            num_picked: (S,) int64, the picks before.
+            temperature: by which logits are divided.
         """
-        scores = queries @ self.keys.transpose(1, 2) * self.scale
-        space, some = self.space, is_open.any(dim=2)
-        if space.max is not None:
-            is_open = is_open & (num_picked < space.max).unsqueeze(-1)
-        stops = ~some | (num_picked >= space.min)
-        is_open = torch.cat([is_open, stops.expand(some.shape).unsqueeze(2)], dim=2)
-        return scores.masked_fill(~is_open, float("-inf")).log_softmax(dim=2)
-
-    def queries_after(self, order: Tensor, left: Tensor | None) -> Tensor:
-        """(A, T + 1, K) queries before each pick.
-
-        Args:
-            order: (A, T) int64, the column of each pick; M after the last.
-            left: (A, T + 1) the share of the budget that is left before each pick; None: there is no budget.
-        """
-        num_actors, num_picks = order.shape
-        width = self.keys.shape[2]
-        rows = torch.cat([self.picked, self.picked.new_zeros(num_actors, 1, 3 * width)], dim=1)
-        rows = rows.gather(1, order.unsqueeze(2).expand(-1, -1, 3 * width))
-        first, last, summed = rows.chunk(3, dim=2)
-        seen = first[:, :1] + last + summed.cumsum(dim=1) / self.counts.clamp(min=1).view(-1, 1, 1)
-        queries = (
-            self.queries.unsqueeze(1) + torch.cat([torch.zeros_like(seen[:, :1]), seen], dim=1)[:, : num_picks + 1]
-        )
-        if num_picks == 0:
-            queries = self.queries.unsqueeze(1)
-        if self.left is not None and left is not None:
-            queries = queries + self.left(left.unsqueeze(2))
-        return queries  # type: ignore[no-any-return]
+        queries = self.queries.unsqueeze(1) + seen
+        if self.left is not None:
+            # below 0 where another agent has picked what is dearer
+            share = ((self.budgets - spent) / self.budgets.clamp(min=1e-6)).clamp(0, 1)
+            queries = queries + self.left(share.to(self.left.weight.dtype).unsqueeze(2)).float()
+        scores = (queries / temperature) @ self.keys.transpose(1, 2) * self.scale
+        stops = ~is_open.any(dim=2) | (num_picked >= self.space.min)
+        if self.space.max is not None:
+            is_open = is_open & (num_picked < self.space.max).unsqueeze(1)
+        is_open = torch.cat([is_open, stops.unsqueeze(2)], dim=2)
+        logits: Tensor = scores.masked_fill(~is_open, float("-inf")).log_softmax(dim=2)
+        return logits
 
 
 class OrderedSet(ActionDistribution):
@@ -357,49 +350,59 @@ class OrderedSet(ActionDistribution):
     Args:
         pointer: computes the picks.
         temperature: by which their logits are divided.
-        path: the decisions on the way to some sets; None: no sets are known.
+        given: (P, 1) the sets that the picks lead to; None: no sets are known.
     """
 
-    def __init__(self, pointer: Pointer, temperature: float = 1.0, path: Path | None = None) -> None:
-        self.pointer, self.temperature, self.path = pointer, temperature, path
+    def __init__(self, pointer: Pointer, temperature: float = 1.0, given: Tensor | None = None) -> None:
+        self.pointer, self.temperature, self.given = pointer, temperature, given
 
     @property
     def rows(self) -> Tensor:
         """(R, 1) log-probabilities of every choice of every pick: actor by actor, pick by pick, actees and then stopping."""
-        logits, steps, _ = self._path
-        is_row = torch.cat([self.pointer.grid >= 0, torch.ones_like(self.pointer.grid[:, :1], dtype=torch.bool)], dim=1)
+        logits, steps, _ = self.path
+        is_row = torch.cat([self.pointer.grid >= 0, torch.ones_like(steps[:, :1])], dim=1)
         return logits[steps.unsqueeze(2) & is_row.unsqueeze(1)].unsqueeze(1)
 
-    @property
-    def _path(self) -> tuple[Tensor, Tensor, Tensor]:
-        assert self.path is not None, "which set?"
-        return self.path
-
     def along(self, actions: Tensor) -> OrderedSet:
-        pointer = self.pointer
-        places = _padded(actions[:, 0], pointer.grid, 0)  # (A, M)
+        return self if self.given is actions else OrderedSet(self.pointer, self.temperature, actions)
+
+    @cached_property
+    def path(self) -> tuple[Tensor, Tensor, Tensor]:
+        """The picks that lead to the given sets.
+
+        Returns:
+            (A, T + 1, M + 1) log-probabilities, (A, T + 1) bool, which picks there are, and (A, T + 1) the columns that were
+            picked, M to stop.
+        """
+        assert self.given is not None, "which set?"
+        pointer, places = self.pointer, _padded(self.given[:, 0], self.pointer.grid, 0)  # (A, M)
         num_actors, num_columns = places.shape
-        picks = (places > 0).sum(dim=1)
-        num_picks = int(picks.max()) if num_actors else 0
-        # the column of each pick, M after the last; what is not picked is written behind all picks, and cut off
-        order = places.new_full((num_actors, num_columns + 1), num_columns)
+        counts = (places > 0).sum(dim=1)
+        num_picks = int(counts.max()) if num_actors else 0
+        # what is not picked is written behind all picks, and cut off
+        chosen = places.new_full((num_actors, num_columns + 1), num_columns)
         columns = torch.arange(num_columns, device=places.device).expand_as(places)
-        order = order.scatter(1, torch.where(places > 0, places - 1, num_columns), columns)[:, :num_picks]
+        chosen = chosen.scatter(1, torch.where(places > 0, places - 1, num_columns), columns)[:, :num_picks]
+
+        def of_picks(rows: Tensor) -> Tensor:
+            """(A, T, ...) of (A, M, ...); 0 after the last pick."""
+            rows = torch.cat([rows, rows.new_zeros(num_actors, 1, rows.shape[2])], dim=1)
+            return rows.gather(1, chosen.unsqueeze(2).expand(-1, -1, rows.shape[2]))
+
+        def after(sums: Tensor) -> Tensor:
+            """(A, T + 1, ...): 0 before the first pick."""
+            return torch.cat([sums.new_zeros(num_actors, 1, sums.shape[2]), sums], dim=1)
+
+        first, last, summed = of_picks(pointer.picked).chunk(3, dim=2)
+        seen = after(first[:, :1] + last + summed.cumsum(dim=1) / pointer.counts.clamp(min=1).unsqueeze(1))
+        spent = after(of_picks(pointer.costs.unsqueeze(2)).cumsum(dim=1))[..., 0]
         steps = torch.arange(num_picks + 1, device=places.device)
-        unpicked = (places == 0).unsqueeze(1) | (places.unsqueeze(1) > steps.view(1, -1, 1))  # (A, T + 1, M)
-        is_open, left = pointer.is_open.unsqueeze(1) & unpicked, None
-        if pointer.costs is not None and pointer.budgets is not None:
-            costs = torch.cat([pointer.costs, pointer.costs.new_zeros(num_actors, 1)], dim=1).gather(1, order)
-            spent = torch.cat([costs.new_zeros(num_actors, 1), costs.cumsum(dim=1)], dim=1)
-            remains = pointer.budgets.unsqueeze(1) - spent
-            # a given pick beyond the budget is one that could be made: its log-probability is finite
-            is_pick = places.unsqueeze(1) == (steps + 1).view(1, -1, 1)
-            is_open = is_open & ((pointer.costs.unsqueeze(1) <= remains.unsqueeze(2)) | is_pick)
-            left = remains / pointer.budgets.clamp(min=1e-6).unsqueeze(1)
-        logits = pointer.logits(pointer.queries_after(order, left) / self.temperature, is_open, steps)
-        chosen = torch.cat([order, order.new_full((num_actors, 1), num_columns)], dim=1)
-        path = logits, steps <= picks.unsqueeze(1), chosen
-        return OrderedSet(pointer, self.temperature, path)
+        due, step = places.unsqueeze(1), steps.view(1, -1, 1) + 1
+        # a given pick beyond the budget is one that could be made: its log-probability is finite
+        is_open = pointer.is_open.unsqueeze(1) & ((due == 0) | (due >= step)) & (pointer.affords(spent) | (due == step))
+        logits = pointer.logits(seen, spent, is_open, steps, self.temperature)
+        chosen = torch.cat([chosen, chosen.new_full((num_actors, 1), num_columns)], dim=1)
+        return logits, steps <= counts.unsqueeze(1), chosen
 
     def sample(self, source: Source = None) -> Tensor:
         return self._pick(source, greedy=False)
@@ -414,17 +417,12 @@ class OrderedSet(ActionDistribution):
         rows = torch.arange(num_actors, device=pointer.grid.device)
         places, picks = torch.zeros_like(pointer.grid), 0
         is_open, is_picking = pointer.is_open.clone(), torch.ones_like(rows, dtype=torch.bool)
-        seen, first = torch.zeros_like(pointer.queries), torch.zeros_like(pointer.queries)
-        remains, sums = pointer.budgets, torch.zeros_like(pointer.queries)
+        first = sums = seen = torch.zeros_like(pointer.queries)
+        spent = torch.zeros_like(pointer.budgets)
         actors = rows.repeat_interleave(num_columns + 1)
         while True:
-            queries, now = pointer.queries + seen, is_open
-            if pointer.costs is not None and pointer.budgets is not None and remains is not None:
-                now = is_open & (pointer.costs <= remains.unsqueeze(1))
-                assert pointer.left is not None
-                queries = queries + pointer.left((remains / pointer.budgets.clamp(min=1e-6)).unsqueeze(1))
-            step = torch.full((1,), picks, device=rows.device)
-            logits = pointer.logits((queries / self.temperature).unsqueeze(1), now.unsqueeze(1), step)[:, 0]
+            now, step = is_open.unsqueeze(1) & pointer.affords(spent), torch.full((1,), picks, device=rows.device)
+            logits = pointer.logits(seen.unsqueeze(1), spent, now, step, self.temperature)[:, 0]
             if not greedy:
                 numbers = (pointer.entities + picks * DRAWS_OF_PICK).flatten()
                 noise = exponential(source, logits.flatten(), numbers, actors).view_as(logits)
@@ -432,35 +430,27 @@ class OrderedSet(ActionDistribution):
             column = logits.max(dim=1).indices
             is_picking = is_picking & (column < num_columns)
             if not bool(is_picking.any()):
-                break
+                return places[pointer.grid >= 0].unsqueeze(1)
             picks += 1
+            column = torch.where(is_picking, column, 0)  # what is picked of those who have stopped does not matter
             places[rows[is_picking], column[is_picking]] = picks
-            column = torch.where(is_picking, column, 0)
             of_first, of_last, summed = pointer.picked[rows, column].chunk(3, dim=1)
-            first = of_first if picks == 1 else first
-            sums = sums + summed
-            seen = first + of_last + sums / pointer.counts.clamp(min=1).unsqueeze(1)
+            first, sums = of_first if picks == 1 else first, sums + summed
+            seen = first + of_last + sums / pointer.counts.clamp(min=1)
             is_open[rows, column] = False
-            if pointer.costs is not None and remains is not None:
-                remains = remains - pointer.costs[rows, column]
-        return places[pointer.grid >= 0].unsqueeze(1)
+            spent = spent + pointer.costs[rows, column].unsqueeze(1)
 
     def log_prob(self, actions: Tensor) -> Tensor:
-        logits, steps, chosen = self.along(actions)._path
+        logits, steps, chosen = self.along(actions).path
         found = logits.gather(2, chosen.unsqueeze(2))[..., 0]
         return torch.where(steps, found, 0.0).sum(dim=1)
 
     def entropy(self) -> Tensor:
-        logits, steps, _ = self._path
+        logits, steps, _ = self.path
         return -torch.where(steps, plogp(logits).sum(dim=2), 0.0).sum(dim=1)
 
     def tempered(self, temperature: float) -> OrderedSet:
         return OrderedSet(self.pointer, temperature)
-
-
-#: Of the decisions on the way to sets: (A, T + 1, M + 1) log-probabilities, (A, T + 1) which picks there are, and (A, T + 1) the
-#: columns that were picked, M to stop.
-Path = tuple[Tensor, Tensor, Tensor]
 
 
 def _grid_of(actors: Tensor, num_actors: int) -> Tensor:
@@ -474,6 +464,4 @@ def _grid_of(actors: Tensor, num_actors: int) -> Tensor:
 
 def _padded(values: Tensor, grid: Tensor, fill: float | bool) -> Tensor:
     """(A, M) the values of the pairs in `grid`, (P,), and `fill` elsewhere."""
-    if not len(values):
-        return torch.full_like(grid, fill, dtype=values.dtype)
     return torch.where(grid >= 0, values.index_select(0, grid.clamp(min=0).flatten()).view_as(grid), fill)

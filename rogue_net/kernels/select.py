@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from entity_gym.actions import ActionSpace
+from entity_gym.actions import ActionSpace, SelectEntitiesActionSpace
 from rogue_net.config import RogueNetConfig
 
 log = logging.getLogger(__name__)
@@ -66,8 +66,8 @@ def why_no_program(
             if (value := getattr(settings, name)) != only:
                 return f"{section}.{name}={str(value).lower()} has no kernels on CPUs"
     for name, space in action_space.items():
-        if space.per_pair:
-            return f"the sets of the action {name!r} have no kernels"
+        if isinstance(space, SelectEntitiesActionSpace) and not space.ordered and (space.min or space.max is not None):
+            return f"the limited sets of the action {name!r} have no kernels"
     if os.environ.get("NUMBA_DISABLE_JIT", "0") != "0":
         return "Numba is switched off by NUMBA_DISABLE_JIT"
     if weight.device.type != "cpu":

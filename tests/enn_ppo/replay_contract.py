@@ -64,6 +64,9 @@ def check_decision(space: dict[str, Any], decision: dict[str, Any], num_entities
     assert actors and all(0 <= actor < num_entities for actor in actors) and len(decision["chosen"]) == len(actors)
     if space["kind"] == "continuous":
         return
+    if space["kind"] == "select_entities":
+        check_sets(space, decision, num_entities)
+        return
     if space["kind"] == "select_entity":
         assert all(0 <= actee < num_entities for actee in decision["actees"])
         num_choices = len(decision["actees"]) + space["nobody"]
@@ -80,6 +83,23 @@ def check_decision(space: dict[str, Any], decision: dict[str, Any], num_entities
             )
             assert sum(probs) == pytest.approx(float(any(opened)), abs=1e-5)
             assert decision["entropy"][row] == pytest.approx(-sum(p * np.log(p) for p in probs if p), abs=1e-4)
+
+
+def check_sets(space: dict[str, Any], decision: dict[str, Any], num_entities: int) -> None:
+    count = len(decision["actees"])
+    assert all(0 <= actee < num_entities for actee in decision["actees"])
+    for row, chosen in enumerate(decision["chosen"]):
+        opened = decision["mask"][row] if "mask" in decision else [1] * count
+        assert len(set(chosen)) == len(chosen) and all(opened[column] == 1 for column in chosen)
+        most = sum(opened) if space["max"] is None else min(space["max"], sum(opened))
+        assert min(space["min"], sum(opened)) <= len(chosen) <= most
+        if decision["probs"] is not None:
+            probs = decision["probs"][row]
+            assert len(probs) == count + space["ordered"] and all(0 <= p <= 1 for p in probs)
+            assert all(p == 0 for p, is_open in zip(probs, opened, strict=False) if not is_open)
+            if not space["ordered"]:
+                entropy = -sum(p * np.log(p) for each in probs for p in (each, 1 - each) if p > 0)
+                assert decision["entropy"][row] == pytest.approx(entropy, abs=1e-4)
 
 
 def weights_of(replay: dict[str, Any], view: dict[str, Any], num_entities: int) -> NDArray[np.float64]:

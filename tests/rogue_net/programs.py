@@ -64,8 +64,8 @@ def by_modules(net: RogueNet, given: Given) -> Results:
         found = net.evaluate(as_double(given.batch), as_actions(given.actions, torch.float64))
         of_log_prob, of_entropy, of_value = given.weights.double()
         parts = torch.zeros(3, dtype=torch.float64)
-        for name, ragged in given.actions.items():
-            frames = ragged.sequences
+        for name in given.actions:
+            frames = found.log_probs[name].sequences
             parts = parts + torch.stack(
                 [
                     (of_log_prob[frames] * found.log_probs[name].values).sum(),
@@ -108,7 +108,7 @@ def by_program(net: RogueNet, given: Given) -> Results:
 
 def run_program(program: Program, given: Given) -> Tensor:
     """Make the gradient of the loss, with the parameters that the program has; returns the loss's (3,) sums."""
-    memory = {name: torch.zeros(len(each.values)) for name, each in given.actions.items()}
+    memory = {name: torch.zeros(len(each.actors.values)) for name, each in given.batch.action_masks.items()}
     columns = program.columns(given.batch, given.actions, memory)
     frames, nothing = np.arange(len(given.batch)), np.zeros(1, np.float32)
     return program.gradient(columns, frames, entry(weighted), nothing, given.weights.numpy(), 3)

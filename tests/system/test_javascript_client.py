@@ -58,6 +58,34 @@ def add(*amounts: int) -> dict[str, RaggedBuffer[np.int64]]:
     return {"add": RaggedBuffer(values, np.arange(len(amounts) + 1))}
 
 
+def test_a_world_in_node_offers_sets_and_is_told_them_as_lists_of_ids(tmp_path: Path) -> None:
+    script = f"""
+import {{ offerWorlds }} from "{CLIENT / "entity_gym.mjs"}";
+
+const spaces = {{
+  entities: [{{ name: "Packer", features: [] }}, {{ name: "Box", features: ["weight"] }}],
+  actions: [{{ name: "pack", type: "SelectEntitiesActionSpace", ordered: true, max: 2 }}],
+}};
+const observation = {{
+  features: {{ Packer: [[]], Box: [[3], [4], [5]] }},
+  ids: {{ Packer: ["packer"], Box: [3, 4, 5] }},
+  actions: {{ pack: {{ actor_types: ["Packer"], actee_types: ["Box"], mask: [[true, false, true]] }} }},
+}};
+const world = {{
+  reset: () => observation,
+  act: ({{ pack }}) => ({{ ...observation, reward: Number(pack.actees[0].join("")) }}),
+}};
+await offerWorlds({{ name: "Packing", spaces, makeWorld: () => world }});
+"""
+    file = tmp_path / "packing.mjs"
+    file.write_text(script, encoding="utf-8")
+    with ThreadedVecEnv(ProgramWorlds(command=["node", str(file)]), 1) as env:
+        offsets = env.reset().action_masks["pack"].pair_offsets
+        for places, packed in (([2, 0, 1], 53), ([1, 0, 0], 3), ([0, 0, 0], 0)):
+            obs = env.act({"pack": RaggedBuffer(np.array(places, np.int64)[:, None], offsets)})
+            assert obs.reward.tolist() == [packed]
+
+
 @pytest.fixture(scope="module")
 def orchard(tmp_path_factory: pytest.TempPathFactory) -> Checkpoint:
     """A policy that was trained in the orchard, by the command that its first lines name."""

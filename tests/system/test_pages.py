@@ -91,6 +91,7 @@ RUNS = {
         {"TrainConfig()": "TrainConfig(total_timesteps=4096)", "100_000": "4_096", "episodes=20": "episodes=2"},
         blocks=2,
     ),
+    "docs/actions.md": Run(),
     "docs/network.md": Run(blocks=0),
     "docs/batch_walk.md": Run(blocks=0),
     "docs/bridges.md": Run(blocks=0, needs=["gymnasium", "stable_baselines3", "pettingzoo", "pygame"]),

@@ -10,7 +10,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym import CategoricalAction, ContinuousAction, GlobalCategoricalAction, SelectEntityAction
+from entity_gym import (
+    CategoricalAction,
+    ContinuousAction,
+    GlobalCategoricalAction,
+    SelectEntitiesAction,
+    SelectEntityAction,
+)
 from entity_gym.batch.frame import FrameReader
 from entity_gym.bridges.remote import ProgramWorlds
 from entity_gym.bridges.remote.messages import (
@@ -52,7 +58,7 @@ def test_the_observations_fit_the_spaces_that_are_shown() -> None:
     for shown in (message("observation"), message("act", id=17)["observation"]):
         frame = reader.read(observation_from_json(shown, action_space), 0)
         assert frame.ids == ["g", 10, 11, None]
-    assert len(reader.read(observation_from_json(message("observation"), action_space), 0).actions) == 4
+    assert len(reader.read(observation_from_json(message("observation"), action_space), 0).actions) == 5
 
 
 def test_the_actions_are_those_that_are_sent() -> None:
@@ -60,6 +66,7 @@ def test_the_actions_are_those_that_are_sent() -> None:
     sent = actions_to_json(
         {
             "pick": SelectEntityAction(["g", "h"], [10, None]),  # nobody is not told
+            "pack": SelectEntitiesAction(["g"], [[11, 10]]),
             "move": CategoricalAction(["g"], np.array([1])),
             "speed": ContinuousAction(["g"], speed),  # type: ignore[arg-type]
             "rest": GlobalCategoricalAction(0, "no"),

@@ -20,8 +20,9 @@ from enn_ppo.training.frames import Columns
 from enn_ppo.training.learning import compiled_loss
 from enn_ppo.training.learning.actor_critic import ActorCritic, part_of
 from enn_ppo.training.ranks import ALONE, Ranks
-from entity_gym.actions import SelectEntityActionSpace
-from rogue_net import RaggedTensor, RogueNet
+from entity_gym.batch.ragged import RaggedBuffer
+from entity_gym.batch.vec_obs import VecActionMask
+from rogue_net import ObsBatch, RaggedTensor, RogueNet
 from rogue_net.kernels.cpu.adamw import CompiledAdamW
 from rogue_net.kernels.cpu.calling import entry
 
@@ -62,7 +63,7 @@ class CompiledPPO:
         Raises:
             ValueError: an action is no choice of its space.
         """
-        check_choices(self._model.policy, samples.actions)
+        check_choices(self._model.policy, samples.obs, samples.actions)
         old = {name: ragged.values for name, ragged in samples.log_probs.items()}
         for each in self._nets:
             each.begin()
@@ -111,12 +112,23 @@ class CompiledPPO:
         return stats
 
 
-def check_choices(net: RogueNet, actions: Mapping[str, RaggedTensor]) -> None:
-    """Raise a ValueError where an action is no choice of its space."""
+def check_choices(net: RogueNet, obs: ObsBatch, actions: Mapping[str, RaggedTensor]) -> None:
+    """Raise a ValueError where an action is no choice of its space, or a set none that was on offer."""
     for name, space in net.action_space.items():
         values = actions[name].values
-        if space.discrete and not isinstance(space, SelectEntityActionSpace) and len(values):
+        if space.per_pair:
+            mask = obs.action_masks[name]
+            offered = VecActionMask(*(_buffer(each) for each in (mask.actors, mask.actees, mask.mask)))  # type: ignore
+            allowed = space.is_allowed(values.numpy(), offered)
+            if not allowed.all():
+                chosen = values[offered.pair_actors == int(allowed.argmin()), 0]
+                raise ValueError(f"action {name!r}{space.refusal(chosen.numpy())}")
+        elif space.num_choices and len(values):
             low, high = (int(each) for each in values.aminmax())
-            count = len(space.choices)  # type: ignore[attr-defined]
-            if low < 0 or high >= count:
-                raise ValueError(f"action {name!r} is {low if low < 0 else high}; choices are 0 to {count - 1}")
+            if low < 0 or high >= space.num_choices:
+                given = low if low < 0 else high
+                raise ValueError(f"action {name!r} is {given}; choices are 0 to {space.num_choices - 1}")
+
+
+def _buffer(ragged: RaggedTensor | None) -> RaggedBuffer[Any] | None:
+    return None if ragged is None else RaggedBuffer(ragged.values.numpy(), ragged.offsets.numpy())

@@ -112,7 +112,7 @@ function marksOf(view) {
     if (isContinuous(action)) continue;
     for (const choice of choicesOf(view, action, row)) {
       if (choice.target === null) continue;
-      choices.set(choice.target, { ...choice, drafted: draftOf(action, row) === choice.column });
+      choices.set(choice.target, { ...choice, drafted: draftedPlace(action, row, choice.column) > 0 });
     }
   }
   return { attention, choices };
@@ -149,7 +149,7 @@ function makeLegend() {
     });
   });
   if (anyView(({ hidden }) => hidden && Object.keys(hidden).length)) items.push(makeSwitch(['hidden from the policy'], state.showHidden, (isOn) => (state.showHidden = isOn)));
-  if (Object.keys(state.replay.actions).some((action) => own(state.replay.actions, action).kind === 'select_entity')) {
+  if (Object.keys(state.replay.actions).some(selects)) {
     items.push(makeSwitch([element('span', { className: 'key choice' }), 'choices'], state.showChoices, (isOn) => (state.showChoices = isOn)));
   }
   if (anyView(({ attention }) => attention)) {

@@ -91,9 +91,10 @@ function checkView(replay, view, where) {
   for (const [action, decision] of Object.entries(view.actions ?? {})) {
     expect(own(replay.actions, action), `${where} has an unknown action`);
     const { actors, chosen, actees = [] } = isObject(decision) ? decision : {};
+    const isChoice = (choice) => own(replay.actions, action).kind !== 'select_entities' || choice === null || Array.isArray(choice);
     expect(Array.isArray(actors) && actors.every(isEntity), `actors of ${where} are no entities of it`);
     expect(Array.isArray(actees) && actees.every(isEntity), `actees of ${where} are no entities of it`);
-    expect(Array.isArray(chosen) && chosen.length === actors.length, `choices of ${where} do not fit its actors`);
+    expect(Array.isArray(chosen) && chosen.length === actors.length && chosen.every(isChoice), `choices of ${where} do not fit its actors`);
     for (const key of ['probs', 'mask', 'mean', 'std', 'entropy']) {
       const rows = decision[key];
       expect(rows == null || (Array.isArray(rows) && rows.length === actors.length), `${key} of ${where} does not fit its actors`);
@@ -162,25 +163,35 @@ function entityName(entity) {
 
 // ---- Choices of one actor
 
-// Returns [{column, label, target, probability, allowed, chosen}]. `target` is an entity number, and null for other choices.
+const kindOf = (action) => own(state.replay.actions, action)?.kind;
+const isContinuous = (action) => kindOf(action) === 'continuous';
+const isSet = (action) => kindOf(action) === 'select_entities';
+const selects = (action) => isSet(action) || kindOf(action) === 'select_entity';
+
+// Returns [{column, label, target, probability, allowed, chosen, place}]. `target` is an entity number, and null for other
+// choices; `place` is that in an ordered set, from 1 on, and otherwise 0. The last choice of a set is that it is complete.
 function choicesOf(view, action, row) {
   const space = own(state.replay.actions, action);
   const decision = view.actions[action];
   const { entities } = frameOf(view);
-  const targets = space.kind === 'select_entity' ? decision.actees ?? [] : [];
-  const labels = space.kind === 'select_entity' ? targets.map((k) => entityName(entities[k])) : [...space.choices];
+  const targets = selects(action) ? decision.actees ?? [] : [];
+  const labels = selects(action) ? targets.map((k) => entityName(entities[k])) : [...space.choices];
   if (space.kind === 'select_entity' && space.nobody) labels.push('nobody');
+  if (isSet(action) && (space.ordered || isDrafting())) labels.push('no more');
   const chosen = decision.chosen[row];
+  const order = isSet(action) && chosen ? [...chosen, targets.length] : [];
   return labels.map((label, column) => {
     const target = targets[column] ?? null;
     const isNobody = space.kind === 'select_entity' && target === null;
+    const isEnd = isSet(action) && target === null;
     return {
       column,
       label,
       target,
       probability: decision.probs?.[row]?.[column] ?? null,
-      allowed: decision.mask?.[row] ? Boolean(decision.mask[row][column]) : true,
-      chosen: column === chosen || (isNobody && chosen === -1),
+      allowed: decision.mask?.[row] && !isEnd ? Boolean(decision.mask[row][column]) : true,
+      chosen: column === chosen || (isNobody && chosen === -1) || order.includes(column),
+      place: space.ordered ? order.indexOf(column) + 1 : 0,
     };
   });
 }
@@ -198,8 +209,6 @@ function numbersOf(view, action, row) {
     chosen: decision.chosen[row]?.[k] ?? null,
   }));
 }
-
-const isContinuous = (action) => own(state.replay.actions, action)?.kind === 'continuous';
 
 // ---- Attention
 
@@ -318,13 +327,24 @@ function surpriseOf(steps, t, player, spread) {
   return largest;
 }
 
-// Probability of the choice taken; of numbers, the density relative to its largest. Null without a network.
+// Probability of the choice taken; of numbers, the density relative to its largest; of sets, of the least probable pick, or
+// for an unordered one of the least probable entity to be in the set or not. Null without a network.
 function chosenProbability(view, action, row) {
   const decision = view.actions[action];
+  if (isSet(action)) return leastProbable(view, action, row);
   if (!isContinuous(action)) return decision.probs?.[row]?.[decision.chosen[row]] ?? null;
   const numbers = numbersOf(view, action, row);
   if (numbers.some(({ mean, std, chosen }) => mean === null || !(std > 0) || chosen === null)) return null;
   return Math.exp(-sum(numbers.map(({ mean, std, chosen }) => ((chosen - mean) / std) ** 2)) / 2);
+}
+
+function leastProbable(view, action, row) {
+  const { chosen, advised, probs } = view.actions[action];
+  const isOrdered = own(state.replay.actions, action).ordered;
+  // A person's picks are not those whose probabilities are known.
+  if (!chosen[row] || !probs || (isOrdered && advised && String(advised[row]) !== String(chosen[row]))) return null;
+  const counted = choicesOf(view, action, row).filter((choice) => choice.probability !== null && (choice.chosen || (!isOrdered && choice.allowed)));
+  return Math.min(1, ...counted.map((choice) => (choice.chosen ? choice.probability : 1 - choice.probability)));
 }
 
 // ---- Numbers and names as text

@@ -141,12 +141,12 @@ function makeDecision({ action }) {
 function fillChoices(parts, view, action, row) {
   const all = choicesOf(view, action, row);
   const isLong = all.length > MOST_TARGETS;
-  const byProbability = (a, b) => (b.chosen - a.chosen) || ((b.probability ?? 0) - (a.probability ?? 0));
+  const byProbability = (a, b) => (b.chosen - a.chosen) || (a.place - b.place) || ((b.probability ?? 0) - (a.probability ?? 0));
   const shown = isLong && !isDrafting() ? [...all].sort(byProbability).slice(0, MOST_TARGETS) : all;
   const rest = 1 - sum(shown.map(({ probability }) => probability ?? 0));
-  const restText = all[0].probability === null ? '' : ` with ${percent(Math.max(rest, 0))} together`;
+  const restText = isSet(action) || all[0]?.probability == null ? '' : ` with ${percent(Math.max(rest, 0))} together`;
   setText(parts.more, shown.length < all.length ? `and ${all.length - shown.length} more${restText}` : '');
-  const isButton = isDrafting() || own(state.replay.actions, action).kind === 'select_entity';
+  const isButton = isDrafting() || selects(action);
   fillList(parts.list, shown, () => `${isButton} ${isDrafting()}`, () => makeChoice(isButton), (line, choice) => fillChoice(line, choice, view, action, row));
 }
 
@@ -162,20 +162,21 @@ function makeChoice(isButton) {
 }
 
 function fillChoice(line, choice, view, action, row) {
-  const isDrafted = draftOf(action, row) === choice.column;
-  const isMarked = isDrafting() ? isDrafted : choice.chosen;
+  const drafted = draftedPlace(action, row, choice.column);
+  const isMarked = isDrafting() ? drafted > 0 : choice.chosen;
+  const place = isDrafting() ? own(state.replay.actions, action).ordered && drafted : choice.place;
   setText(line.label, short(choice.label, 200));
-  setText(line.mark, isMarked ? '✓' : '');
+  setText(line.mark, isMarked ? String((choice.target !== null && place) || '✓') : '');
   line.mark.title = isMarked ? 'taken' : '';
   line.node.classList.toggle('taken', isMarked);
   line.node.classList.toggle('closed', !choice.allowed);
   line.node.classList.toggle('plain', choice.probability === null);
   line.node.title = choice.allowed ? '' : 'not allowed here';
   if (line.head.tagName === 'BUTTON') {
-    line.head.disabled = isDrafting() ? !choice.allowed : choice.target === null;
+    line.head.disabled = isDrafting() ? !mayTake(action, row, choice) : choice.target === null;
     line.head.setAttribute('aria-pressed', String(isMarked));
   }
-  line.parts.act = () => (isDrafting() ? setDraft(action, row, choice.column) : select(frameOf(view).entities[choice.target].key));
+  line.parts.act = () => (isDrafting() ? take(action, row, choice) : select(frameOf(view).entities[choice.target].key));
   fillBar(line.bar, choice.probability, isMarked);
 }
 

@@ -34,7 +34,7 @@ async function getJson(path) {
   return response.json();
 }
 
-// ---- A game. `draft` holds the choices of the coming step: a column for each actor, or a list of numbers.
+// ---- A game. `draft` holds the choices of the coming step: a column for each actor, a list of numbers, or a set's columns.
 
 const draft = new Map();
 let notice = ''; // the answer of the server to the last request, if it was refused
@@ -52,21 +52,54 @@ function pending() {
   return found.flatMap(([action, { actors }]) => actors.map((actor, row) => ({ action, row, actor })));
 }
 
-const isOpen = ({ action, row }) => isContinuous(action) || choicesOf(currentView(), action, row).some(({ allowed }) => allowed);
+function isOpen({ action, row }) {
+  return isContinuous(action) || choicesOf(currentView(), action, row).some(({ allowed, target }) => allowed && !(isSet(action) && target === null));
+}
+
 const undecided = () => pending().filter((turn) => isOpen(turn) && !isDecided(turn));
 
 function isDecided({ action, row }) {
   const chosen = draftOf(action, row);
+  if (isSet(action)) return chosen !== null && chosen.length >= sizesOf(action, row)[0];
   return isContinuous(action) ? numbersOf(currentView(), action, row).every((item, k) => isAllowed(chosen?.[k], item)) : chosen !== null;
 }
 
 const isAllowed = (value, { low, high }) => Number.isFinite(value) && value >= low && value <= high;
 
-function setDraft(action, row, chosen) {
+function setDraft(action, row, chosen, isComplete) {
   draft.set(draftKey(action, row), chosen);
   notice = '';
-  if (!isContinuous(action)) selectUndecided();
+  if (isComplete) selectUndecided();
   redraw();
+}
+
+// The least and most entities of an actor's set.
+function sizesOf(action, row) {
+  const { min, max } = own(state.replay.actions, action);
+  const count = choicesOf(currentView(), action, row).filter(({ allowed, target }) => allowed && target !== null).length;
+  return [Math.min(min, count), Math.min(max ?? count, count)];
+}
+
+// Takes a choice. An entity comes into a set or leaves it, until there are no more to come.
+function take(action, row, { column, target }) {
+  if (!isSet(action)) return setDraft(action, row, column, true);
+  const set = draftOf(action, row) ?? [];
+  if (target === null) return setDraft(action, row, set, true);
+  return setDraft(action, row, set.includes(column) ? set.filter((each) => each !== column) : [...set, column], false);
+}
+
+// Whether a choice may be taken now: nothing comes into a set that is full, and none is complete that is too small.
+function mayTake(action, row, { column, target, allowed }) {
+  if (!isSet(action) || !allowed) return allowed;
+  const set = draftOf(action, row) ?? [];
+  const [least, most] = sizesOf(action, row);
+  return target === null ? set.length >= least : set.includes(column) || set.length < most;
+}
+
+// The place of a choice among those that are taken for the coming step, from 1 on; 0 if it is not.
+function draftedPlace(action, row, column) {
+  const chosen = draftOf(action, row);
+  return isSet(action) ? (chosen ?? []).indexOf(column) + 1 : Number(chosen === column);
 }
 
 // When the selected actor has decided everything, the next one is selected.
@@ -77,15 +110,15 @@ function selectUndecided() {
   if (left.length && !left.some(({ actor }) => actor === selected?.number)) state.selected = entities[left[0].actor].key;
 }
 
-// Makes an entity the choice of the selected actor. Returns false if it may not be.
+// Makes an entity the choice of the selected actor, or one of its set. Returns false if it may not be.
 function draftEntity(entity) {
   const selected = selectedEntity();
   if (!isDrafting() || !selected) return false;
   for (const { action, row } of frameOf(currentView()).decisions.get(selected.number) ?? []) {
-    if (own(state.replay.actions, action).kind !== 'select_entity') continue;
-    const choice = choicesOf(currentView(), action, row).find(({ target, allowed }) => target === entity.number && allowed);
-    if (!choice) continue;
-    setDraft(action, row, choice.column);
+    if (!selects(action)) continue;
+    const choice = choicesOf(currentView(), action, row).find(({ target }) => target === entity.number);
+    if (!choice || !mayTake(action, row, choice)) continue;
+    take(action, row, choice);
     return true;
   }
   return false;
@@ -94,11 +127,13 @@ function draftEntity(entity) {
 // The entities that are chosen for the coming step.
 function drawDraft(view) {
   for (const { action, row, actor } of pending()) {
-    const column = draftOf(action, row);
-    if (column === null || isContinuous(action)) continue;
-    const choice = choicesOf(view, action, row)[column];
-    const to = choice.target === null ? null : placeOf(choice.target);
-    if (to) drawChoice(placeOf(actor), to, { ...choice, probability: 0.25, chosen: true });
+    if (isContinuous(action)) continue;
+    for (const choice of choicesOf(view, action, row)) {
+      const drafted = draftedPlace(action, row, choice.column);
+      const to = choice.target === null || !drafted ? null : placeOf(choice.target);
+      const place = own(state.replay.actions, action).ordered ? drafted : 0;
+      if (to) drawChoice(placeOf(actor), to, { ...choice, probability: 0.25, chosen: true, place });
+    }
   }
 }
 
@@ -118,7 +153,7 @@ function fillInputs({ slider, field }, item, drafted, action, row, k) {
   const change = (value) => {
     const values = [...(draftOf(action, row) ?? numbersOf(currentView(), action, row).map(() => null))];
     values[k] = value;
-    setDraft(action, row, values);
+    setDraft(action, row, values, false);
   };
   slider.oninput = () => change(item.low + ((item.high - item.low) * Number(slider.value)) / 1000);
   field.oninput = () => change(field.value === '' ? null : Number(field.value));
@@ -136,6 +171,11 @@ function randomRest() {
 function randomChoice(action, row) {
   if (isContinuous(action)) return numbersOf(currentView(), action, row).map((item, k) => keptOrRandom(draftOf(action, row)?.[k], item));
   const open = choicesOf(currentView(), action, row).filter(({ allowed }) => allowed);
+  if (isSet(action)) {
+    const [least, most] = sizesOf(action, row);
+    const shuffled = open.filter(({ target }) => target !== null).map(({ column }) => [Math.random(), column]).sort(([a], [b]) => a - b);
+    return shuffled.slice(0, least + Math.floor(Math.random() * (most - least + 1))).map(([, column]) => column);
+  }
   return open[Math.floor(Math.random() * open.length)].column;
 }
 
@@ -197,7 +237,7 @@ function takeStep() {
   }
   if (undecided().length) return;
   const actions = {};
-  for (const turn of pending()) (actions[turn.action] ??= []).push(isOpen(turn) ? draftOf(turn.action, turn.row) : -1);
+  for (const turn of pending()) (actions[turn.action] ??= []).push(isOpen(turn) ? draftOf(turn.action, turn.row) : isSet(turn.action) ? [] : -1);
   post('act', { actions });
 }
 
@@ -233,7 +273,7 @@ function turnKeys(key) {
   if (key === 'Enter') return takeStep;
   if (key === 'u') return () => post('undo', {});
   const selected = isDrafting() && /^[0-9]$/.test(key) ? selectedEntity() : null;
-  const turn = selected && pending().find((each) => each.actor === selected.number && !isContinuous(each.action) && !isDecided(each));
+  const turn = selected && pending().find((each) => each.actor === selected.number && !isContinuous(each.action) && (isSet(each.action) || !isDecided(each)));
   const choice = turn && choicesOf(currentView(), turn.action, turn.row)[Number(key)];
-  return choice?.allowed ? () => setDraft(turn.action, turn.row, choice.column) : null;
+  return choice && mayTake(turn.action, turn.row, choice) ? () => take(turn.action, turn.row, choice) : null;
 }

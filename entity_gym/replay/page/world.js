@@ -370,7 +370,7 @@ function drawAttention(view, selected) {
 function drawArrows(view, selected) {
   const from = placeOf(selected.number);
   for (const { action, row } of frameOf(view).decisions.get(selected.number) ?? []) {
-    if (own(state.replay.actions, action)?.kind !== 'select_entity') continue;
+    if (!selects(action)) continue;
     for (const choice of choicesOf(view, action, row)) {
       const to = choice.target === null ? null : placeOf(choice.target);
       if (to) drawChoice(from, to, choice);
@@ -378,7 +378,7 @@ function drawArrows(view, selected) {
   }
 }
 
-function drawChoice(from, to, { probability, allowed, chosen }) {
+function drawChoice(from, to, { probability, allowed, chosen, place }) {
   if (!allowed || (!chosen && !(probability > 0.005))) return;
   pen.strokeStyle = pen.fillStyle = colors.choice;
   pen.globalAlpha = chosen ? 1 : 0.55;
@@ -393,6 +393,18 @@ function drawChoice(from, to, { probability, allowed, chosen }) {
   }
   pen.setLineDash([]);
   pen.globalAlpha = 1;
+  if (place) drawPlace(place, to);
+}
+
+// The place of an entity in an ordered set, at its upper right.
+function drawPlace(place, { x, y, radius }) {
+  pen.font = 'bold 12px system-ui, sans-serif';
+  pen.textAlign = 'left';
+  pen.textBaseline = 'bottom';
+  pen.lineWidth = 3;
+  pen.strokeStyle = colors.ground;
+  pen.strokeText(place, x + 0.7 * radius, y - 0.7 * radius);
+  pen.fillText(place, x + 0.7 * radius, y - 0.7 * radius);
 }
 
 // A bent arrow, so that it does not lie on the line of attention to the same entity.

@@ -13,8 +13,8 @@ from rogue_net.kernels.cpu.blocks import add_outer
 from rogue_net.kernels.cpu.calling import flags_at, floats_at, ints_at, invoke, shifted
 from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, inner_kernel, value
 from rogue_net.kernels.cpu.continuous import bounds_at
-from rogue_net.kernels.cpu.heads import linear_backward
-from rogue_net.kernels.cpu.rows import add_bias, add_row, add_rows, clear, gather
+from rogue_net.kernels.cpu.heads import first_pair, linear_backward, linear_of, rows_backward
+from rogue_net.kernels.cpu.rows import add_bias, add_row, add_rows, add_scaled, clear
 from rogue_net.kernels.cpu.simd import load, spread, store, where_positive
 from rogue_net.kernels.cpu.tables import (
     BOUND,
@@ -146,7 +146,7 @@ def _tell(lanes, kernels, net, batch, tile, low, high, number, earlier):  # type
     action, each, width = net.actions[earlier], tile.chains, net.width
     start, end = tile.action_actors[earlier], tile.action_actors[earlier + 1]
     of_frames = number != earlier and (action.is_global != 0 or net.actions[number].is_global != 0)
-    _messages(lanes, kernels, net, batch, tile, earlier)
+    _messages(lanes, kernels, net, batch, tile, low, earlier)
     first = start
     while first < end:  # the actors of a frame
         frame, last = tile.actor_frames[first], first
@@ -172,18 +172,15 @@ def _tell(lanes, kernels, net, batch, tile, low, high, number, earlier):  # type
                     lanes, each.messages, tile.actor_tokens[actor] * width, each.told, (actor - start) * width, width
                 )
         first = last
-    if action.kind == ENTITIES and number != earlier and not of_frames:  # the selected one is known as taken
-        gather(lanes, tile.tokens, tile.actor_tokens, start, end, tile.rows, width)
-        invoke(kernels.product, BOUND, tile.rows, weight_of(net, action.marks), each.told, end - start, width, width, 0)
-        add_bias(each.told, bias_of(net, action.marks), 0, end - start, width)
+    if action.kind == ENTITIES and number != earlier and not of_frames:  # those who are selected are known as taken
+        linear_of(lanes, kernels, net, tile, tile.actor_tokens, start, end, action.marks, each.told)
         for actor in range(start, end):
-            if ints_at(action.actions)[tile.actor_sources[actor]] >= 0:
-                to = each.selected[actor] * width
-                add_row(lanes, each.messages, to, each.told, (actor - start) * width, width)
+            for k in range(each.selections[actor - start], each.selections[actor - start + 1]):
+                add_row(lanes, each.messages, each.selected[k] * width, each.told, (actor - start) * width, width)
 
 
 @inline
-def _messages(lanes, kernels, net, batch, tile, number):  # type: ignore[no-untyped-def]
+def _messages(lanes, kernels, net, batch, tile, low, number):  # type: ignore[no-untyped-def]
     """Write the (A, D) messages of an action's actors to `told`, 0 for those that have selected nobody; and who is selected."""
     action, each, width = net.actions[number], tile.chains, net.width
     start, end = tile.action_actors[number], tile.action_actors[number + 1]
@@ -194,15 +191,13 @@ def _messages(lanes, kernels, net, batch, tile, number):  # type: ignore[no-unty
             for d in range(0, width, value(lanes)):
                 store(each.told, (actor - start) * width + d, load(lanes, net.parameters, at + d))
     elif action.kind == ENTITIES:
-        made = ints_at(action.actions)
-        for actor in range(start, end):
-            each.selected[actor] = _token(tile, actor, made[tile.actor_sources[actor]])
-        gather(lanes, tile.tokens, each.selected, start, end, tile.rows, width)
+        _find_selected(batch, tile, low, action, start, end)
+        _mean_selected(lanes, tile, width, end - start)
         invoke(kernels.product, BOUND, tile.rows, weight_of(net, action.told), each.told, end - start, width, width, 0)
         add_bias(each.told, bias_of(net, action.told), 0, end - start, width)
-        for actor in range(start, end):
-            if made[tile.actor_sources[actor]] < 0:
-                clear(each.told, (actor - start) * width, width)
+        for actor in range(end - start):
+            if each.selections[actor] == each.selections[actor + 1]:
+                clear(each.told, actor * width, width)
     else:
         inputs = _numbers(net, tile, action, start, end)
         depth = net.linears[action.told].inputs
@@ -217,10 +212,37 @@ def _chosen(action, choice):  # type: ignore[no-untyped-def]
 
 
 @inline
-def _token(tile, actor, entity):  # type: ignore[no-untyped-def]
-    """The token of a given entity, within the actor's frame; for nobody any."""
-    frame = tile.actor_frames[actor]
-    return min(tile.offsets[frame] + max(entity, 0), tile.offsets[frame + 1] - 1)
+def _find_selected(batch, tile, low, action, start, end):  # type: ignore[no-untyped-def]
+    """Write the tokens that each actor has selected to `selected`, within the actor's frame, and where they begin."""
+    each, made, count = tile.chains, ints_at(action.actions), 0
+    actees, actee_offsets = ints_at(action.actees), ints_at(action.actee_offsets)
+    for actor in range(start, end):
+        each.selections[actor - start] = count
+        source, local = tile.actor_sources[actor], tile.actor_frames[actor]
+        if action.per_pair:
+            frame = batch.frames[low + local]
+            first, num_actees = actee_offsets[frame], actee_offsets[frame + 1] - actee_offsets[frame]
+            pair = first_pair(action, source, frame, num_actees)
+            for c in range(num_actees):
+                if made[pair + c] > 0:
+                    each.selected[count] = tile.offsets[local] + actees[first + c]
+                    count += 1
+        elif made[source] >= 0:
+            each.selected[count] = min(tile.offsets[local] + made[source], tile.offsets[local + 1] - 1)
+            count += 1
+    each.selections[end - start] = count
+
+
+@inline
+def _mean_selected(lanes, tile, width, count):  # type: ignore[no-untyped-def]
+    """Write the mean of the tokens that each of `count` actors has selected to `tile.rows`; 0 where there are none."""
+    each = tile.chains
+    for actor in range(count):
+        first, last = each.selections[actor], each.selections[actor + 1]
+        clear(tile.rows, actor * width, width)
+        for k in range(first, last):
+            share = np.float32(1) / np.float32(last - first)
+            add_scaled(lanes, tile.rows, actor * width, tile.tokens, each.selected[k] * width, share, width)
 
 
 @inline
@@ -249,15 +271,12 @@ def _tell_backward(lanes, kernels, net, batch, tile, low, high, number, earlier,
     if end == start:
         return
     if action.kind == ENTITIES:
-        made = ints_at(action.actions)
-        for actor in range(start, end):
-            each.selected[actor] = _token(tile, actor, made[tile.actor_sources[actor]])
+        _find_selected(batch, tile, low, action, start, end)
         if number != earlier and not of_frames:
-            for actor in range(start, end):
-                to = (actor - start) * width
-                clear(each.told, to, width)
-                if made[tile.actor_sources[actor]] >= 0:
-                    add_row(lanes, each.told, to, each.messages, each.selected[actor] * width, width)
+            for actor in range(end - start):
+                clear(each.told, actor * width, width)
+                for k in range(each.selections[actor], each.selections[actor + 1]):
+                    add_row(lanes, each.told, actor * width, each.messages, each.selected[k] * width, width)
             linear_backward(lanes, kernels, net, tile, tile.actor_tokens, start, end, each.told, action.marks, gradient)
     # of each actor's message
     last = end
@@ -288,11 +307,16 @@ def _tell_backward(lanes, kernels, net, batch, tile, low, high, number, earlier,
             to = action.dtold + _chosen(action, made[tile.actor_sources[actor]]) * width
             add_row(lanes, direct, to, each.told, (actor - start) * width, width)
     elif action.kind == ENTITIES:
-        made = ints_at(action.actions)
-        for actor in range(start, end):
-            if made[tile.actor_sources[actor]] < 0:
-                clear(each.told, (actor - start) * width, width)
-        linear_backward(lanes, kernels, net, tile, each.selected, start, end, each.told, action.told, gradient)
+        for actor in range(end - start):
+            if each.selections[actor] == each.selections[actor + 1]:
+                clear(each.told, actor * width, width)
+        _mean_selected(lanes, tile, width, end - start)
+        rows_backward(kernels, net, tile, end - start, each.told, action.told, gradient)
+        for actor in range(end - start):
+            first, last = each.selections[actor], each.selections[actor + 1]
+            for k in range(first, last):
+                share = np.float32(1) / np.float32(last - first)
+                add_scaled(lanes, tile.x, each.selected[k] * width, tile.rows, actor * width, share, width)
     else:
         inputs = _numbers(net, tile, action, start, end)
         add_outer(kernels, net, tile, inputs, each.told, gradient, action.told, end - start)

@@ -44,7 +44,7 @@ def survey(
 
     Args:
         num_frames: B.
-        counts: of rows: (num_types) entities, then for each action actors, actees and pairs of the mask.
+        counts: of rows: (num_types) entities, then for each action actors, actees, and pairs of the mask or the action.
         lengths: result, (B) tokens.
         sizes: result, (B) the largest number of tokens, actors and actees, at least 1.
         num_actors: result, (B) of all actions.
@@ -91,10 +91,10 @@ def survey(
                 selectable = actee_offsets[frame + 1] - actee_offsets[frame]
                 sizes[frame] = max(sizes[frame], selectable)
                 open_pairs = (offsets[frame + 1] - offsets[frame]) * selectable
-                if action.mask != 0 and pairs[frame + 1] - pairs[frame] != open_pairs:
+                if action.pair_offsets != 0 and pairs[frame + 1] - pairs[frame] != open_pairs:
                     found[1], found[2] = _OFFSETS, num_types + number
                     return
-            if action.mask != 0 and not _are_offsets(pairs, num_frames, counts[of_action + 2]):
+            if action.pair_offsets != 0 and not _are_offsets(pairs, num_frames, counts[of_action + 2]):
                 found[1], found[2] = _OFFSETS, num_types + number
                 return
     for number in range(num_actions):
@@ -198,16 +198,19 @@ def columns_of(
         made, old = actions[name].values, log_probs[name]
         _check_type(name, made, torch.int64 if plan.discrete else torch.float32)
         _check_type(name, old, torch.float32)
-        if made.shape[0] != num_actors or old.shape[0] != num_actors:
-            raise ValueError(f"{name!r}: {len(made)} actions and {len(old)} log-probs of {num_actors} actors")
-        found = {"actors": mask.actors.values, "actor_offsets": mask.actors.offsets, "actions": made, "log_probs": old}
         num_actees = num_pairs = 0
+        found = {"actors": mask.actors.values, "actor_offsets": mask.actors.offsets, "actions": made, "log_probs": old}
         if mask.actees is not None:
             num_actees = _check(name, mask.actees, torch.int64, num_frames)
             found |= {"actees": mask.actees.values, "actee_offsets": mask.actees.offsets}
             if mask.mask is not None:
                 num_pairs = _check(name, mask.mask, torch.bool, num_frames)
                 found |= {"mask": mask.mask.values, "pair_offsets": mask.mask.offsets}
+            elif plan.row.per_pair:
+                num_pairs = int(mask.pair_offsets[-1])
+                found["pair_offsets"] = mask.pair_offsets
+            if mask.costs is not None and mask.budgets is not None:
+                found |= {"costs": mask.costs, "budgets": mask.budgets}
         elif mask.mask is not None:
             _check_type(name, mask.mask.values, torch.bool)
             found["mask"] = mask.mask.values.expand(num_actors, plan.choices)
@@ -218,6 +221,10 @@ def columns_of(
             found |= {"open": opened, "mask": torch.empty_like(opened, memory_format=torch.contiguous_format)}
         if mask.mask_after is not None and plan.row.selection >= 0:
             found |= _mask_after(name, mask, batch.action_masks[plan.selection], plan.choices, num_frames)
+        num_values = num_pairs if plan.row.per_pair else num_actors
+        if made.shape[0] != num_values or old.shape[0] != num_actors:
+            what = f"{num_values} pairs of {num_actors}" if plan.row.per_pair else f"{num_actors}"
+            raise ValueError(f"{name!r}: {len(made)} actions and {len(old)} log-probs of {what} actors")
         counts += [num_actors, num_actees, num_pairs]
         action_rows.append(plan.row._replace(**{field: at(tensor) for field, tensor in found.items()}))
     action_table = table(Action, action_rows)

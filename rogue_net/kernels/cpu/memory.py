@@ -34,10 +34,11 @@ class TileMemory:
         inputs: of the widest linear layer of the embedding.
         keys: width of the widest query of a select-entity action.
         numbers: of the largest continuous action that others are decided after, padded; 0: no action is chained.
+        ordered: whether an action selects ordered sets.
     """
 
-    def __init__(self, net: dict[str, Any], inputs: int, keys: int, numbers: int) -> None:
-        self._net, self._inputs, self._keys, self._numbers = net, inputs, keys, numbers
+    def __init__(self, net: dict[str, Any], inputs: int, keys: int, numbers: int, ordered: bool) -> None:
+        self._net, self._inputs, self._keys, self._numbers, self._ordered = net, inputs, keys, numbers, ordered
         self._shape = (0, 0, 0, 0)
 
     def of(self, room: int, logits: int, num_types: int, num_actions: int) -> tables.Tile:
@@ -72,6 +73,7 @@ class TileMemory:
             actors * self._numbers,
             width,
         ]
+        of_sets = [size * keys * self._ordered for size in (*[room + ROWS] * 6, 1, 1, room)]
         of_memory = [0] * 6
         if self._net["memory"] >= 0:
             of_memory = [room * width, 2 * room * width, room * width, room * width, room, room]
@@ -81,17 +83,19 @@ class TileMemory:
             "action_actors": num_actions + 1, "actee_tokens": room, "actee_starts": room + 1,
             "origins": room, "origin_rows": room,
         }  # fmt: skip
-        ints_of_chains = [actors * chained, room * chained, room * chained]
+        # the logits are more than the pairs of any action
+        of_choices = [size * chained for size in (actors + logits, room + 1, room, room)]
+        more_ints = [*of_choices, room * self._ordered, room]
         keys_at_once = padded(room, 16)  # a multiple of any number of lanes
         of_attention = attention.scratch_sizes(head_width, keys_at_once)
         of_relative = relative_attention.scratch_sizes(scheme.dimensions, scheme.terms, head_width, keys_at_once)
         places_room = room + LANES
         of_places = [scheme.dimensions * places_room, 2 * room, places_room]
-        sizes = [*floats.values(), *of_memory, *of_chains, *of_attention, *of_relative, *of_places]
+        sizes = [*floats.values(), *of_memory, *of_chains, *of_sets, *of_attention, *of_relative, *of_places]
         starts = np.cumsum([0, *(padded(size, 16) for size in sizes)]).tolist()
         # torch's memory begins with a line of the cache, and NumPy's within one
         self._floats = torch.zeros(starts[-1], dtype=torch.float32, device="cpu")
-        self._ints = np.zeros(sum(ints.values()) + sum(ints_of_chains) + room, np.int64)
+        self._ints = np.zeros(sum(ints.values()) + sum(more_ints), np.int64)
         self._visible = np.ones(room, np.bool_)
         base: int = address(self._floats)
         places: list[Any] = [base + 4 * start for start in starts[:-1]]
@@ -99,15 +103,17 @@ class TileMemory:
         rest = places[len(floats) :]
         memory, rest = rest[: len(of_memory)], rest[len(of_memory) :]
         chains, rest = rest[: len(of_chains)], rest[len(of_chains) :]
+        sets, rest = rest[: len(of_sets)], rest[len(of_sets) :]
         own, rest = rest[: len(of_attention)], rest[len(of_attention) :]
-        int_starts = np.cumsum([0, *ints.values(), *ints_of_chains, room]).tolist()
+        int_starts = np.cumsum([0, *ints.values(), *more_ints]).tolist()
         int_places: list[Any] = [address(self._ints) + 8 * start for start, _ in pairwise(int_starts)]
         visible: Any = address(self._visible)
         self._tile = tables.Tile(
             room=room,
             visible=visible,
             memory=tables.MemoryActivations(*memory),
-            chains=tables.Chains(*chains, *int_places[len(ints) : len(ints) + len(ints_of_chains)]),
+            chains=tables.Chains(*chains, *int_places[len(ints) : -2]),
+            sets=tables.Sets(*sets, int_places[-2]),
             attention=attention.Scratch(keys_at_once, *own),
             relative=relative_attention.Scratch(keys_at_once, *rest[: len(of_relative)]),
             entities=Places(places_room, *rest[len(of_relative) :], *int_places[-1:]),

@@ -11,6 +11,7 @@ stats = program.gradient(columns, frames, loss, ...)      # of a minibatch, for 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from threading import local
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ from entity_gym.actions import (
     CategoricalActionSpace,
     ContinuousActionSpace,
     GlobalCategoricalActionSpace,
+    SelectEntitiesActionSpace,
     SelectEntityActionSpace,
 )
 from entity_gym.actions.chains import selection_before
@@ -37,6 +39,7 @@ from rogue_net.batch.ragged import RaggedTensor, State
 from rogue_net.config import RogueNetConfig
 from rogue_net.heads.heads import ContinuousHead, SelectEntityHead
 from rogue_net.heads.noise import name_key
+from rogue_net.heads.sets import OrderedSetHead
 from rogue_net.kernels.cpu import (
     attention,
     blocks,
@@ -52,6 +55,7 @@ from rogue_net.kernels.cpu import (
     relative_attention,
     remember,
     select_entity,
+    sets,
     tables,
     tile,
 )
@@ -156,6 +160,7 @@ _KINDS: dict[type[ActionSpace], Any] = {
     CategoricalActionSpace: categorical,
     GlobalCategoricalActionSpace: categorical,
     SelectEntityActionSpace: select_entity,
+    SelectEntitiesActionSpace: sets,
     ContinuousActionSpace: continuous,
 }
 
@@ -282,7 +287,10 @@ class Program:
         keys = max([8, *(padded(each.row.choices, 8) for each in self._actions.values() if not each.choices)])
         chained = any(plan.row.reader >= 0 for plan in self._actions.values())
         numbers = [padded(plan.choices, DEPTH) for plan in self._actions.values() if not plan.discrete]
-        self._new_memory = partial(TileMemory, self._net_fields, widest, keys, max([8, *numbers]) if chained else 0)
+        ordered = any(plan.row.ordered for plan in self._actions.values())
+        self._new_memory = partial(
+            TileMemory, self._net_fields, widest, keys, max([8, *numbers]) if chained else 0, ordered
+        )
 
     def _compile(self, config: RogueNetConfig, spaces: Mapping[str, ActionSpace]) -> None:
         """Compile all kernels, and find their addresses."""
@@ -338,12 +346,21 @@ class Program:
     def _describe_action(self, name: str, space: ActionSpace, head: Any) -> ActionPlan:
         decide, decide_backward = self._kernels_of_actions[name]
         row = Action(decide=decide, decide_backward=decide_backward, noise=name_key(name), layer=len(self._linears))
-        selects, own = isinstance(head, SelectEntityHead), None
-        for layer in (head.query, head.key) if selects else (head.project,):
+        own = None
+        for layer in (head.query, head.key) if space.selects else (head.project,):
             self._add_linear(layer)
         row = row._replace(choices=layer.out_features)
-        if selects:
+        if isinstance(head, SelectEntityHead):
             own = head.nobody
+        elif isinstance(head, OrderedSetHead):
+            own = head.stop
+            for part in range(3):
+                self._add_linear(head.picked, part=(part, 3))
+            least, most = head.space.min, head.space.max
+            row = row._replace(ordered=1, least=least, most=-1 if most is None else most)
+            if head.left is not None:
+                (left, dleft), (bias, dbias) = map(self._add_direct, (head.left.weight, head.left.bias))
+                row = row._replace(left=left, dleft=dleft, left_bias=bias, dleft_bias=dbias)
         elif isinstance(head, ContinuousHead):
             own = head.log_std
             bounds = continuous.bounds_of(head.bounds)
@@ -353,10 +370,11 @@ class Program:
         if own is not None:
             parameter, dparameter = self._add_direct(own)
             row = row._replace(parameter=parameter, dparameter=dparameter)
-        kind = tables.ENTITIES if selects else tables.CHOICES if space.discrete else tables.NUMBERS
-        row = row._replace(kind=kind, is_global=space.is_global, **self._describe_chain(name, space, head))
+        kind = tables.ENTITIES if space.selects else tables.CHOICES if space.discrete else tables.NUMBERS
+        row = row._replace(kind=kind, is_global=space.is_global, per_pair=space.per_pair)
+        row = row._replace(**self._describe_chain(name, space, head))
         selection = selection_before(name, self.net.action_space) or ""
-        return ActionPlan(row, 0 if selects else row.choices, space.discrete, bool(space.allowed), selection)
+        return ActionPlan(row, 0 if space.selects else row.choices, space.discrete, bool(space.allowed), selection)
 
     def _describe_chain(self, name: str, space: ActionSpace, head: Any) -> dict[str, int]:
         """The fields of a chained action, or of one that others are decided after."""
@@ -399,9 +417,9 @@ class Program:
         self._direct_size += padded(parameter.numel(), 16)
         return self._direct[-1][:2]
 
-    def _add_linear(self, linear: nn.Linear, norm: nn.LayerNorm | None = None) -> int:
-        """Find the places of a linear layer; returns its number."""
-        inputs, outputs = linear.in_features, linear.out_features
+    def _add_linear(self, linear: nn.Linear, norm: nn.LayerNorm | None = None, part: tuple[int, int] = (0, 1)) -> int:
+        """Find the places of a linear layer; returns its number. `part` (k, n): part k of n equal parts of its outputs."""
+        inputs, outputs = linear.in_features, linear.out_features // part[1]
         padded_in, padded_out = padded(inputs, DEPTH), padded(outputs, 8)
         weight = self._weights_size
         bias = weight + padded_in * padded_out
@@ -411,7 +429,9 @@ class Program:
             transposed = self._transposed_size
             self._transposed_size += padded_out * inputs
         scale, shift = (-1, -1) if norm is None else (self._at(norm.weight), self._at(norm.bias))
-        own = [self._at(linear.weight), self._at(linear.bias), scale, shift, inputs, outputs]
+        first = part[0] * outputs
+        places = self._at(linear.weight) + first * inputs, self._at(linear.bias) + first
+        own = [*places, scale, shift, inputs, outputs]
         self._linears.append(tables.Linear(weight, bias, transposed, padded_in, padded_out, *own))
         return len(self._linears) - 1
 
@@ -466,6 +486,8 @@ class Program:
         batch, embedding = self.net.translation(obs), self.net.embedding
         embedding.check(batch)
         plans = self._actions if plans is None else plans
+        masks = {name: self.net.priced(name, batch.action_masks[name], batch) for name in plans}
+        batch = replace(batch, action_masks=batch.action_masks | masks)
         columns = columns_of(batch, embedding.num_globals, self._types, plans, actions, log_probs)
         if (memory := self.net.transformer.memory) is not None:
             memory.check_ids(batch)
@@ -506,11 +528,11 @@ class Program:
         """
         actions, log_probs = {}, {}
         for name in self.net.action_space:
-            plan = self._actions[name]
-            actors = obs.action_masks[name].actors
+            plan, mask = self._actions[name], obs.action_masks[name]
             size, dtype = (1, torch.int64) if plan.discrete else (plan.choices, torch.float32)
-            actions[name] = actors._replace(values=_zeros(len(actors.values), size, dtype=dtype))
-            log_probs[name] = actors._replace(values=_zeros(len(actors.values)))
+            count = int(mask.pair_offsets[-1]) if plan.row.per_pair else len(mask.actors.values)
+            actions[name] = self.net.head(name).lists(mask, _zeros(count, size, dtype=dtype))
+            log_probs[name] = mask.actors._replace(values=_zeros(len(mask.actors.values)))
         if keys is None:
             choice = tables.Choice(tables.GREEDY, _NOWHERE)
         else:

@@ -50,6 +50,22 @@ def add_row(lanes, sums, to, rows, at, width):  # type: ignore[no-untyped-def]
 
 
 @inline
+def add_scaled(lanes, sums, to, rows, at, scale, width):  # type: ignore[no-untyped-def]
+    """Add the row of `rows` that begins at `at`, times `scale`, to the sums that begin at `to`."""
+    for d in range(0, width, value(lanes)):
+        store(sums, to + d, fma(spread(lanes, scale), load(lanes, rows, at + d), load(lanes, sums, to + d)))
+
+
+@inline
+def product_of(lanes, x, at, y, to, width):  # type: ignore[no-untyped-def]
+    """Compute the product of the row of x that begins at `at` and that of y that begins at `to`."""
+    products = spread(lanes, np.float32(0))
+    for d in range(0, width, value(lanes)):
+        products = fma(load(lanes, x, at + d), load(lanes, y, to + d), products)
+    return total(products)
+
+
+@inline
 def gather(lanes, rows, places, start, end, chosen, width):  # type: ignore[no-untyped-def]
     """Copy the rows at `places[start:end]` to `chosen`."""
     for number in range(start, end):

@@ -113,24 +113,35 @@ class Action(NamedTuple):
 
     actors: int = 0  # (A) indices in the frame
     actor_offsets: int = 0  # (B + 1)
-    actions: int = 0  # (A) or (A, choices), what they did
+    actions: int = 0  # (A) or (A, choices), what they did; or of each pair
     log_probs: int = 0  # (A) those of the policy that acted
     mask: int = 0  # flags of (A, choices), or of pairs; 0: all is open
     actees: int = 0  # indices in the frame, of those that may be selected
     actee_offsets: int = 0  # (B + 1); 0: nothing is selected
-    pair_offsets: int = 0  # (B + 1) pairs of the mask
+    pair_offsets: int = 0  # (B + 1) pairs of actors and actees; 0: neither the mask nor the action has any
     logits: int = 0  # place in `Tile.logits`
     decide: int = 0  # kernels of its kind
     decide_backward: int = 0
     choices: int = 0  # or features of a query, or numbers
     layer: int = 0  # number of the first linear layer
     noise: int = 0  # what its name adds to keys of noise, see `heads.noise.name_key`
-    parameter: int = -1  # place of nobody's key or of log standard deviations; -1: there is none
+    parameter: int = -1  # place of the key of nobody or of stopping, or of log standard deviations; -1: there is none
     dparameter: int = 0  # place of the gradient
     bounds: int = 0  # (choices) `NumberBounds`
     quadrature: int = 0  # (2, nodes) nodes and weights, see `continuous`
     kind: int = 0  # one of those below
     is_global: int = 0
+    # of sets, see `sets`
+    per_pair: int = 0  # whether a set of entities is selected, and not one
+    ordered: int = 0
+    least: int = 0  # entities of an ordered set
+    most: int = -1  # -1: all
+    costs: int = 0  # (actees) and (A) of the budget, in all frames; 0: there is no budget
+    budgets: int = 0
+    left: int = 0  # places of the weight (choices) and bias of the share of the budget that is left
+    left_bias: int = 0
+    dleft: int = 0  # places of their gradients
+    dleft_bias: int = 0
     # of chained actions, see `chained`
     reader: int = -1  # number of the reader's first linear layer; -1: the action is decided after no other
     in_turn: int = 0  # whether its actors decide in turn
@@ -277,9 +288,25 @@ class Chains(NamedTuple):
     told: Floats  # (n, D) messages of actors; on the way back their gradient
     inputs: Floats  # (n, K) numbers of a continuous action
     sums: Floats  # (D)
-    selected: Ints  # tokens, of actors
+    selected: Ints  # tokens that the actors of an action have selected, actor by actor
+    selections: Ints  # (actors + 1) where those of each actor begin
     actor_of: Ints  # (n) actor of an action that a token is; -1: none
     times: Ints  # (n) how often an actee was selected
+
+
+class Sets(NamedTuple):
+    """Memory for ordered sets; nothing without them. K is the width of keys."""
+
+    first: Floats  # (T + 6, K) what queries see of actees: of that which was picked first
+    last: Floats  # of that which was picked last
+    each: Floats  # of all that were picked, by the mean over all actees
+    dfirst: Floats  # their gradients
+    dlast: Floats
+    deach: Floats
+    query: Floats  # (K) of the current pick
+    sums: Floats  # (K) of `each` over the picks before; on the way back of `dqueries` over the picks after
+    dqueries: Floats  # (T, K) of an actor's picks
+    order: Ints  # (T) the number of the actee that each pick took
 
 
 class Tile(NamedTuple):
@@ -326,6 +353,7 @@ class Tile(NamedTuple):
     origin_rows: Ints  # (n) its row
     memory: MemoryActivations
     chains: Chains
+    sets: Sets
     attention: Scratch
     entities: Places  # where they stand
     relative: RelativeScratch

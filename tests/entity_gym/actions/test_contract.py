@@ -2,7 +2,6 @@
 
 import functools
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,8 @@ from entity_gym import (
     GlobalCategoricalActionSpace,
     Observation,
     ObsSpace,
+    SelectEntitiesActionMask,
+    SelectEntitiesActionSpace,
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
@@ -33,8 +34,10 @@ from entity_gym.batch.saving import (
     spaces_to_dict,
 )
 from entity_gym.batch.vec_obs import VecObs
+from entity_gym.compiled import CompiledEnvironment
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.vec_env import VecEnv
+from tests.entity_gym.actions.depot import Depot
 from tests.entity_gym.actions.harbour import Harbour
 from tests.entity_gym.pools.kinds_of_pools import contents
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
@@ -59,6 +62,16 @@ KINDS: dict[str, tuple[ActionSpace, ActionSpace, Any]] = {
         SelectEntityActionSpace(exclude_self=True, nobody=True),
         SelectEntityActionSpace(exclude_self=True),
         SelectEntityActionMask(actor_ids=["cat1", "cat0"], actee_types=["Cat"]),
+    ),
+    "select entities": (
+        SelectEntitiesActionSpace(exclude_self=True),
+        SelectEntitiesActionSpace(exclude_self=True, max=1),
+        SelectEntitiesActionMask(actor_ids=["cat1", "cat0"], actee_types=["Cat"], mask=[[T, F], [T, T]]),
+    ),
+    "select entities in order": (
+        SelectEntitiesActionSpace(min=1, ordered=True),
+        SelectEntitiesActionSpace(ordered=True),
+        SelectEntitiesActionMask(actor_ids=["cat1", "cat0"], actee_types=["Cat"]),
     ),
     "continuous": (
         ContinuousActionSpace([-1, 0], [1, np.inf], ["turn", "thrust"]),
@@ -214,11 +227,8 @@ def test_every_mistake_is_refused_and_nobody_steps(kind: str) -> None:
 # --- The same in every pool
 
 NUM_ENVS = 5
-view = Harbour().as_environment
-POOLS: dict[str, Callable[[], VecEnv]] = {
-    "threads": lambda: ThreadedVecEnv(view, NUM_ENVS, num_threads=2),
-    "processes": lambda: ThreadedVecEnv(view, NUM_ENVS, num_processes=2),
-}
+WORLDS = [Harbour, Depot]
+POOLS = {"threads": {"num_threads": 2}, "processes": {"num_processes": 2}}
 
 
 def played(env: VecEnv, steps: int = 12) -> list[Any]:
@@ -232,11 +242,12 @@ def played(env: VecEnv, steps: int = 12) -> list[Any]:
 
 
 @functools.cache
-def as_plain_python() -> list[Any]:
-    return played(ThreadedVecEnv(Harbour, NUM_ENVS, compile=False))
+def as_plain_python(world: type[CompiledEnvironment]) -> list[Any]:
+    return played(ThreadedVecEnv(world, NUM_ENVS, compile=False))
 
 
+@pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", POOLS)
-def test_every_pool_shows_and_pays_the_same(name: str, threads: None) -> None:
-    with POOLS[name]() as env:
-        assert played(env) == as_plain_python()
+def test_every_pool_shows_and_pays_the_same(name: str, world: type[CompiledEnvironment], threads: None) -> None:
+    with ThreadedVecEnv(world().as_environment, NUM_ENVS, **POOLS[name]) as env:  # type: ignore[arg-type]
+        assert played(env) == as_plain_python(world)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from entity_gym.agents import Agent, Obs, TrainEnv
+from entity_gym.agents import Agent, Obs, Selection, TrainEnv
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecObs
 
@@ -21,6 +21,10 @@ class Move(enum.Enum):
     LEFT = -1
     STAY = 0
     RIGHT = 1
+
+
+class Visit(Selection, max=2, ordered=True):
+    pass
 
 
 @dataclass

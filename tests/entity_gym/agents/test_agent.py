@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from entity_gym.agents import Obs, random_agent
-from tests.entity_gym.agents.programs import Goal, Move, Walker
+from entity_gym import SelectEntitiesAction
+from entity_gym.agents import Obs, Selection, random_agent
+from tests.entity_gym.agents.programs import Goal, Move, Visit, Walker
 
 
 def obs(**changes: Any) -> Obs[Move]:
@@ -60,6 +61,60 @@ def test_act_needs_exactly_one_actor() -> None:
     for actors in ([], [Walker(1), Walker(2)]):
         with pytest.raises(ValueError, match=f"has {len(actors)} actors; it must have exactly one, or use act_each"):
             random_agent(0).act(obs(actors=actors))
+
+
+# ---- sets of entities
+
+GOALS = [Goal(4), Goal(5), Goal(4)]  # two are equal, and different objects
+
+
+def tour(**changes: Any) -> Obs[Visit]:
+    return Obs(**{"action": Visit, "score": 0.0, "entities": GOALS, "actors": [Walker(1), Walker(2)], **changes})
+
+
+def test_entities_that_may_be_selected_have_the_numbers_after_those_of_the_actors() -> None:
+    shown = tour().to_observation()
+    assert shown.ids == {"Goal": [2, 3, 4], "Walker": [0, 1]}
+    offered: Any = shown.actions["Visit"]
+    assert (list(offered.actor_ids), offered.actee_ids, offered.mask) == ([0, 1], [2, 3, 4], None)
+
+
+def test_allowed_lists_objects_and_not_equal_ones_of_entities_and_of_actors() -> None:
+    walkers = [Walker(1), Walker(2)]
+    offered: Any = tour(actors=walkers, allowed=[[GOALS[2], walkers[1]], []]).to_observation().actions["Visit"]
+    assert offered.actee_ids == [4, 1]
+    assert offered.mask.tolist() == [[True, True], [False, False]]
+    with pytest.raises(ValueError, match=r"Goal\(x=4\) is no Visit; it is not in entities or actors"):
+        tour(allowed=[[Goal(4)], []]).to_observation()
+
+
+def test_the_answer_is_a_list_of_the_programs_own_objects() -> None:
+    first, second = tour().chosen({"Visit": SelectEntitiesAction([0, 1], [[4, 2], []])})
+    assert isinstance(first, Visit) and list(map(id, first)) == [id(GOALS[2]), id(GOALS[0])]
+    assert second == []
+    assert tour(actors=[]).chosen({}) == []
+
+
+def test_a_random_agent_selects_every_set_sooner_or_later() -> None:
+    class Take(Selection, min=1):
+        pass
+
+    def columns(selected: Any) -> tuple[int, ...]:
+        return tuple([id(each) for each in GOALS].index(id(each)) for each in selected)
+
+    agent, numbers = random_agent(0), range(3)
+    visits = {columns(each) for _ in range(200) for each in agent.act_each(tour()) or ()}
+    assert visits == {(), *((a,) for a in numbers), *((a, b) for a in numbers for b in numbers if a != b)}
+    takes = {columns(agent.act(tour(action=Take, actors=[Walker(1)]))) for _ in range(200)}
+    assert takes == {(0,), (1,), (2,), (0, 1), (0, 2), (1, 2), (0, 1, 2)}
+    assert agent.act(tour(action=Take, actors=[Walker(1)], allowed=[[]])) == []
+
+
+def test_a_selection_has_the_options_of_its_action() -> None:
+    with pytest.raises(ValueError, match="SelectEntitiesActionSpace.max is 0"):
+
+        class Wrong(Selection, max=0):
+            pass
 
 
 @dataclass

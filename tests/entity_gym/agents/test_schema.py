@@ -9,10 +9,10 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from entity_gym import CategoricalActionSpace, Entity
+from entity_gym import CategoricalActionSpace, Entity, SelectEntitiesActionSpace
 from entity_gym.agents.agent import action_space_of, entity_of, row_of
 from entity_gym.spaces import Flag
-from tests.entity_gym.agents.programs import Move, Wall
+from tests.entity_gym.agents.programs import Move, Visit, Wall
 
 
 class Facing(enum.Enum):
@@ -87,6 +87,7 @@ def test_a_value_that_is_no_member_of_its_enum_is_named(changes: dict[str, Any])
 
 def test_every_member_of_an_enum_is_a_choice() -> None:
     assert action_space_of(Move) == CategoricalActionSpace(("LEFT", "STAY", "RIGHT"))
+    assert action_space_of(Visit) == SelectEntitiesActionSpace(max=2, ordered=True)
     for wrong in (Perks, Nothing, int, "LEFT", Move.LEFT, Wall):
         with pytest.raises(ValueError, match="the action is .*; it must be an Enum with members, and no Flag"):
             action_space_of(wrong)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from entity_gym.agents import Agent, Obs, TrainEnv
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.pools.pool import ThreadedVecEnv
 from entity_gym.pools.slots import SlotOptions
 from entity_gym.pools.vec_env import VecEnv
@@ -22,6 +23,7 @@ from tests.entity_gym.agents.programs import (
     Goal,
     Log,
     Move,
+    Visit,
     Walker,
     hang_after_one_step,
     ignore_none,
@@ -94,6 +96,28 @@ def test_a_game_that_is_cut_short_keeps_its_last_observation_to_bootstrap_from()
     assert obs.final is not None
     assert obs.final.features["Walker"].values.tolist() == [[50.0]]
     assert obs.features["Walker"].values.tolist() == [[1.0]]
+    pool.close()
+
+
+def visit_goals(agent: Agent, config: Any, seed: int) -> None:
+    """The score is the places of the goals that were visited, with the last one's digit last; the second walker may not."""
+    score = 0.0
+    while True:
+        goals, walkers = [Goal(4), Goal(5), Goal(6)], [Walker(1), Walker(2)]
+        visits = agent.act_each(Obs(Visit, score=score, entities=goals, actors=walkers, allowed=[goals[1:], []]))
+        if visits is None:
+            return
+        assert visits[1] == []
+        score += int("".join(str(goal.x) for goal in visits[0]) or 0)
+
+
+def test_sets_of_entities_are_told_as_lists_of_objects() -> None:
+    pool = ThreadedVecEnv(TrainEnv(visit_goals, [Walker, Goal], [Visit]), 1)
+    offered = pool.reset().action_masks["Visit"]
+    assert offered.mask is not None and offered.mask.values[:, 0].tolist() == [True, True, False, False]
+    for places, reward in (([2, 1, 0, 0], 65.0), ([0, 1, 0, 0], 6.0), ([0, 0, 0, 0], 0.0)):
+        values = RaggedBuffer(np.array(places)[:, None], offered.pair_offsets)
+        assert pool.act({"Visit": values}).reward.tolist() == [reward]
     pool.close()
 
 

@@ -327,7 +327,7 @@ def test_binary_numbers_select_a_set_of_the_rows_that_are_present(space: Any, al
 
     mask = act([0, 1], [1, 1]).action_masks["action"]
     assert mask.mask is not None and mask.mask[1].values.tolist() == [[True], [False]]  # row 2 is closed
-    with pytest.raises(ValueError, match=r"is \[0, 1\], a number for each actee; expected 0 to all open ones with 1"):
+    with pytest.raises(ValueError, match=r"is \[0, 1\], a number for each actee; expected 1 for 0 to all open actees"):
         act([0, 1], [1, 0])
     mask = act([1, 0], [0, 0]).action_masks["action"]
     assert mask.mask is not None and not mask.mask.values.any(), "a set may be empty, so that everything may be closed"

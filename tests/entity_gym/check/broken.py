@@ -17,6 +17,8 @@ from entity_gym import (
     Environment,
     Observation,
     ObsSpace,
+    SelectEntitiesActionMask,
+    SelectEntitiesActionSpace,
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
@@ -204,6 +206,60 @@ class ForgetsNobody(Walk):
         obs.features["Wall"], obs.ids["Wall"] = np.zeros((500, 1), np.float32), list(range(500))
         obs.actions["look at"].mask = None
         return obs
+
+
+class Gather(Walk):
+    """Earns the numbers of the walls that the walker gathers, in order. Nothing is wrong with it."""
+
+    num_walls = 4
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return {
+            **super().action_space(),
+            "gather": SelectEntitiesActionSpace(ordered=True),
+            "look at": SelectEntitiesActionSpace(min=1, max=2),
+        }
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        obs = super().act(actions)
+        obs.reward += self.worth(actions["gather"].actees[0])
+        return obs
+
+    def worth(self, gathered: Sequence[int]) -> float:
+        return sum(wall / (1 + place) for place, wall in enumerate(gathered))
+
+    def observe(self) -> Observation:
+        obs = super().observe()
+        obs.features["Wall"], obs.ids["Wall"] = np.zeros((self.num_walls, 1), np.float32), list(range(self.num_walls))
+        obs.actions["gather"] = SelectEntitiesActionMask(actor_ids=["walker"], actee_types=["Wall"])
+        is_open = (np.arange(self.num_walls) + self.x)[None] % 2 == 0
+        obs.actions["look at"] = SelectEntitiesActionMask(actor_ids=["walker"], actee_types=["Wall"], mask=is_open)
+        return obs
+
+
+class MasksAllEntities(Gather):
+    """Its mask has a column for the walker, too, who is not among the entities that may be gathered."""
+
+    def observe(self) -> Observation:
+        obs = super().observe()
+        obs.actions["gather"].mask = np.ones((1, 1 + self.num_walls), bool)
+        return obs
+
+
+class OffersOneEntity(Gather):
+    """Offers a set as if it was the selection of one entity."""
+
+    def observe(self) -> Observation:
+        obs = super().observe()
+        obs.actions["gather"] = SelectEntityActionMask(actor_ids=["walker"], actee_types=["Wall"])
+        return obs
+
+
+class ForgetsTheEmptySet(Gather):
+    num_walls = 500
+
+    def worth(self, gathered: Sequence[int]) -> float:
+        return float(gathered[0])
 
 
 class OneObservation(Walk):

@@ -5,6 +5,7 @@ import random
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from entity_gym.check.command import main
 from entity_gym.check.loading import parse_settings
 from entity_gym.check.trajectory import equal
 from examples.walks import Walks
+from tests.entity_gym.actions.depot import Depot
 from tests.entity_gym.check import broken, broken_compiled
 
 
@@ -64,6 +66,13 @@ def test_nothing_is_found_where_nothing_is_wrong() -> None:
     assert text["observations"] == "25 random steps of 3 environments, 3.0 entities each, 3 at most"
     assert text["drawing"] == "images of 4 x 24 pixels, no hints"
     assert text["threads"] == "25 steps are identical"
+
+
+@pytest.mark.parametrize("env", [broken.Gather, Depot, functools.partial(Depot, trucks=2)])
+def test_nothing_is_found_in_worlds_of_sets(env: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("numba.config.DISABLE_JIT", 1)
+    report = check_environment(env, steps=25)
+    assert {result.status for result in report.results} <= {Status.OK, Status.SKIPPED}, str(report)
 
 
 def test_nothing_is_found_in_a_world_of_many_environments_at_once() -> None:
@@ -114,6 +123,22 @@ LAGS = "observations lag one step behind"
             "observations",
             rf"^step 8 of random play with seed 0 \(in which nobody is selected in action 'look at', which is allowed\): "
             rf"KeyError: None \({HERE}, in act: `self.looks",
+        ),
+        (
+            broken.MasksAllEntities,
+            "reset",
+            r"MasksAllEntities \(environment 0\): action 'gather': mask has shape \(1, 5\) and type bool; expected .* \(1, 4\)",
+        ),
+        (
+            broken.OffersOneEntity,
+            "reset",
+            "action 'gather': a SelectEntityActionMask was given; SelectEntitiesActionSpace takes a SelectEntitiesActionMask",
+        ),
+        (
+            broken.ForgetsTheEmptySet,
+            "observations",
+            r"^step 8 of random play .* \(in which sets are as small as allowed in action 'look at', sets are as small as "
+            rf"allowed in action 'gather', which is allowed\): IndexError: .* \({HERE}, in worth: `return float\(gathered",
         ),
         (broken.NeverEnds, "end of episode", "^no episode ended in 250 steps: give it a step limit that truncates$"),
         (

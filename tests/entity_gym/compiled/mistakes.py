@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, SelectEntity, kernel, rand_int
+from entity_gym.compiled import Categorical, CompiledEnvironment, Entity, SelectEntities, SelectEntity, kernel, rand_int
 
 
 class Sound(CompiledEnvironment):
@@ -240,3 +240,50 @@ class AsksForNobody(ForgetsNobody):
         if act.Shoot_Enemy[0] >= 0:
             s.grid[act.Shoot_Enemy[0]] = 1
         return 1.0, False, False
+
+
+class ForgetsTheEmptySet(CompiledEnvironment):
+    """Pays the share of even numbers among many marbles that are picked, and what is a share of nothing?"""
+
+    entities = {"Hand": Entity([], max=1), "Marble": Entity([], max=500)}
+    actions = {"Pick": SelectEntities(actors="Hand", actees="Marble")}
+    state = [("bag", np.int64, (499,))]
+    max_steps = 20
+
+    def reset(s: Any) -> None:
+        pass
+
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        picked, even = 0, 0
+        for k in range(500):
+            picked += act.Pick[0, k]
+            even += act.Pick[0, k] * (k % 2)
+        return float(even) / float(picked), False, False
+
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Hand = 1
+        obs.n.Marble = 500
+
+
+class ForgetsTheFullSet(ForgetsTheEmptySet):
+    """Has a bag for all marbles but one."""
+
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        picked = 0
+        for k in range(500):
+            if act.Pick[0, k] > 0:
+                s.bag[picked] = k
+                picked += 1
+        return float(picked), False, False
+
+
+class TakesSetForNumber(ForgetsTheEmptySet):
+    def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        return 1.0 if act.Pick[0] > 0 else 0.0, False, False
+
+
+class NoMaskOfPairs(ForgetsTheEmptySet):
+    def observe(s: Any, obs: Any) -> None:
+        obs.n.Hand = 1
+        obs.n.Marble = 500
+        obs.Pick.mask[0, 0] = False

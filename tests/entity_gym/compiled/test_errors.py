@@ -17,6 +17,7 @@ from entity_gym.compiled.build import _build, build
 from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.slots import SlotOptions
 from entity_gym.pools.vec_env import VecEnv
+from tests.entity_gym.actions.depot import Depot
 from tests.entity_gym.compiled import mistakes, worlds
 from tests.entity_gym.compiled.comparing import Playing, ordinary
 from tests.entity_gym.compiled.worlds import Everything, MadeUpError, Watching
@@ -248,6 +249,16 @@ PLAYED = {
     mistakes.TimeNotShown: (ValueError, r"observe\(\) .*global feature 'time'"),
     mistakes.ListedTwice: (ValueError, r"obs.Move.actors \[0, 0\] lists an entity twice"),
     mistakes.ForgetsNobody: (IndexError, r"the index -1 is negative; -1 stands for nobody"),
+    mistakes.ForgetsTheEmptySet: (ZeroDivisionError, r"division by zero"),
+    mistakes.ForgetsTheFullSet: (IndexError, r"index 499 is out of bounds for axis 0 with size 499"),
+    mistakes.TakesSetForNumber: (
+        ValueError,
+        r"truth value of an array.*raised by TakesSetForNumber \(environment 0\) in act",
+    ),
+    mistakes.NoMaskOfPairs: (
+        AttributeError,
+        "'Obs' object has no attribute 'Pick'\n.*masked, .*in the declaration add more",
+    ),
 }
 
 
@@ -262,7 +273,7 @@ def test_before_its_first_use_a_source_is_played_and_refused_for_what_it_does(wo
         assert f"found by the check of {world.__name__} before its first use" in caught.value.__notes__[-1]
 
 
-@pytest.mark.parametrize("world", [mistakes.Sound, mistakes.AsksForNobody, Everything, worlds.Bare, Watching])
+@pytest.mark.parametrize("world", [mistakes.Sound, mistakes.AsksForNobody, Everything, worlds.Bare, Watching, Depot])
 def test_sound_worlds_pass(world: type[CompiledEnvironment], unjitted: Path) -> None:
     world().make_slots(1)
 

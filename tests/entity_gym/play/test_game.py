@@ -13,7 +13,7 @@ from entity_gym.play.game import Advice, Game, NotAllowedError
 from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.source import as_source
 from tests.entity_gym.check import broken, broken_compiled
-from tests.entity_gym.play.workshop import Workshop
+from tests.entity_gym.play.workshop import Depot, Workshop
 
 STAY = {"actions": {"step": [2], "look at": [0]}}
 
@@ -181,3 +181,65 @@ def test_a_policy_gives_advice() -> None:
     assert {name: decision["chosen"] for name, decision in actions.items()} == {
         "move": [-1, -1], "aim": [-1, -1], "push": [[None, None]], "ring": [-1]
     }  # fmt: skip
+
+
+# --- Sets
+
+
+def depot(policy: Any = None) -> Game:
+    return Game(as_source(Depot), 0, policy)
+
+
+SETS = {"load": [[1, 0]], "paint": [[2, 0], []]}
+
+
+def test_a_set_is_posted_as_a_list_of_columns_in_its_order() -> None:
+    played = depot()
+    (before,) = played.replay["episodes"][0]["steps"][0]["views"]
+    assert {name: each["chosen"] for name, each in before["actions"].items()} == {"load": [None], "paint": [None, None]}
+    (before, after) = played.act({"actions": SETS})["tail"]
+    assert {name: each["chosen"] for name, each in before["views"][0]["actions"].items()} == SETS
+    assert after["views"][0]["globals"] == [1, 0, 1, 0, 1]
+    (_, after) = played.act({"actions": {"load": [[]], "paint": [[1], []]}})["tail"]
+    assert after["views"][0]["globals"] == [-1, -1, 0, 1, 0]
+    (again,) = played.undo()["tail"]
+    assert again["views"][0]["globals"] == [1, 0, 1, 0, 1]
+
+
+@pytest.mark.parametrize(
+    ("given", "refusal"),
+    [
+        ({"load": [1]}, "load of entity 3 is 1; it must be a list of open choices, each once"),
+        ({"load": [[True]]}, "load of entity 3 is [True]; it must be"),
+        ({"load": [[3]]}, "load of entity 3 is [3]; it must be"),
+        ({"load": [[2]]}, "load of entity 3 is [2]; it must be"),
+        ({"load": [[0, 0]]}, "load of entity 3 is [0, 0]; it must be"),
+        ({"paint": [[0], -1]}, "paint of entity 5 is -1; it must be"),
+        ({"paint": [[], []]}, "this position: action 'paint' of entity 4 is [0, 0, 0], a number for each actee"),
+    ],
+)
+def test_a_wrong_set_changes_nothing(given: Any, refusal: str) -> None:
+    played = depot()
+    with pytest.raises(NotAllowedError, match=re.escape(refusal)):
+        played.act({"actions": {**SETS, **given}})
+    assert played.act({"actions": SETS})["steps"] == 2
+
+
+def test_a_policy_advises_sets_with_the_probabilities_of_its_picks() -> None:
+    def policy(obs: Any) -> Advice:
+        actions: Any = {
+            "load": RaggedBuffer.from_flattened(np.array([[0], [1], [0]]), [3]),
+            "paint": RaggedBuffer.from_flattened(np.array([[1], [0], [1], [0], [0], [0]]), [6]),
+        }
+        never = [1, 1e-30] * 3
+        logits = {
+            "load": np.log(np.array([0.25, 0.5, 1e-30, 0.25, 0.625, 1e-30, 1e-30, 0.375], np.float32))[:, None],
+            "paint": np.log(np.array([0.25, 0.75, 0.5, 0.5, 0.125, 0.875, *never], np.float32)).reshape(6, 2),
+        }
+        return Advice(actions, logits)
+
+    actions = depot(policy).replay["episodes"][0]["steps"][0]["views"][0]["actions"]
+    assert actions["load"]["advised"] == [[1]] and actions["paint"]["advised"] == [[0, 2], []]
+    assert actions["load"]["probs"] == [[0.625, 0.5, 0, 0.375]]
+    assert actions["paint"]["probs"] == [[0.75, 0.5, 0.875], [0, 0, 0]]
+    assert actions["load"]["chosen"] == [None]

@@ -15,6 +15,8 @@ from entity_gym import (
     GlobalCategoricalActionSpace,
     Observation,
     ObsSpace,
+    SelectEntitiesActionMask,
+    SelectEntitiesActionSpace,
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
@@ -88,3 +90,51 @@ class Workshop(Environment):
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self.step, self.told = state["step"], list(state["told"])
+
+
+class Depot(Environment):
+    """Three robots select balls in every step: the first loads up to two in an order, but not the third ball; the second paints
+    at least one; to the third none are open.
+
+    The global features are what they were told: the load's number of each place, and whether each ball is painted.
+    """
+
+    def obs_space(self) -> ObsSpace:
+        told = ["loaded first", "loaded second", "painted 0", "painted 1", "painted 2"]
+        return ObsSpace({"Ball": Entity(["x", "y"]), "Robot": Entity(["x", "y"])}, told)
+
+    def action_space(self) -> dict[str, Any]:
+        return {
+            "load": SelectEntitiesActionSpace(max=2, ordered=True),
+            "paint": SelectEntitiesActionSpace(min=1),
+        }
+
+    def reset(self) -> Observation:
+        return self._observe([NOBODY, NOBODY, 0.0, 0.0, 0.0])
+
+    def act(self, actions: Mapping[str, Any]) -> Observation:
+        load, paint = actions["load"], actions["paint"]
+        loaded = [float(ball[1:]) for ball in load.actees[0]]
+        painted, nothing = paint.actees
+        assert nothing == []
+        return self._observe([*loaded, *[NOBODY] * (2 - len(loaded)), *(float(f"b{k}" in painted) for k in range(3))])
+
+    def _observe(self, told: list[float]) -> Observation:
+        none = [False] * 3
+        return Observation(
+            features={"Ball": [[0, 0], [4, 0], [0, 4]], "Robot": [[2, 2], [4, 4], [2, 4]]},
+            ids={"Ball": ["b0", "b1", "b2"], "Robot": ["r0", "r1", "r2"]},
+            global_features=told,
+            actions={
+                "load": SelectEntitiesActionMask(actor_ids=["r0"], actee_types=["Ball"], mask=[[True, True, False]]),
+                "paint": SelectEntitiesActionMask(
+                    actor_ids=["r1", "r2"], actee_types=["Ball"], mask=[[True] * 3, none]
+                ),
+            },
+        )
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Nothing is kept from step to step."""

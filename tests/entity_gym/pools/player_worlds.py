@@ -18,6 +18,9 @@ from entity_gym import (
     Environment,
     Observation,
     ObsSpace,
+    SelectEntitiesAction,
+    SelectEntitiesActionMask,
+    SelectEntitiesActionSpace,
 )
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.batching import batch_observations
@@ -110,6 +113,49 @@ class Duel(Environment):
             player_rewards=earned if self.tells else (),
             end_of_episode_info=info if done else None,
         )
+
+
+class Picnic(Duel):
+    """Players that stand by turns invite pawns and pick baskets, in order. `invited` and `picked` are what the last step said.
+
+    A pawn cannot invite itself, and picks baskets with even numbers if its own number is even, otherwise any.
+    """
+
+    invited: SelectEntitiesAction
+    picked: SelectEntitiesAction
+
+    def obs_space(self) -> ObsSpace:
+        return ObsSpace({"Basket": Entity(["owner"]), "Pawn": Entity(["owner", "round"])})
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return {
+            "invite": SelectEntitiesActionSpace(exclude_self=True),
+            "pick": SelectEntitiesActionSpace(ordered=True, max=2),
+            "bid": CategoricalActionSpace(["0", "1", "2"]),
+        }
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        invited, picked = actions["invite"], actions["pick"]
+        assert isinstance(invited, SelectEntitiesAction) and isinstance(picked, SelectEntitiesAction)
+        self.invited, self.picked = invited, picked
+        return super().act(actions)
+
+    def _show(self, earned: list[float]) -> Observation:
+        obs = super()._show(earned)
+        obs.global_features, obs.features["Basket"] = (), [[0]] * 3
+        del obs.features["Stone"]  # type: ignore[attr-defined]
+        obs.ids = {**obs.ids, "Basket": ["apple", "bread", "cake"]}
+        pawns = obs.ids["Pawn"]
+        obs.actions = {
+            **obs.actions,
+            "invite": SelectEntitiesActionMask(actor_types=["Pawn"], actee_types=["Pawn"]),
+            "pick": SelectEntitiesActionMask(
+                actor_ids=[*pawns[::2], *pawns[1::2]][::-1],
+                actee_types=["Basket"],
+                mask=[[True, i % 2 == 1, True] for _, i in [*pawns[::2], *pawns[1::2]][::-1]],  # type: ignore[misc]
+            ),
+        }
+        return obs
 
 
 class Bidder:

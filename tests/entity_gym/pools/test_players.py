@@ -21,14 +21,15 @@ from entity_gym import (
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
-from entity_gym.actions.choices import random_actions
+from entity_gym.actions.choices import check_actions, random_actions
 from entity_gym.batch.batching import batch_observations
 from entity_gym.batch.ragged import RaggedBuffer
-from entity_gym.batch.vec_obs import VecAction
+from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.envs.minesweeper import MineSweeper
 from entity_gym.envs.multi_snake import MultiSnake
-from entity_gym.pools.players import players_of
-from tests.entity_gym.pools.player_worlds import DUEL, Duel, bids, duel_obs, join, split
+from entity_gym.pools.players import Seating, players_of
+from tests.entity_gym.pools.player_worlds import DUEL, Duel, Picnic, bids, duel_obs, join, split
+from tests.worlds import choose
 
 # --- The mapping
 
@@ -190,6 +191,60 @@ def test_the_parts_of_all_players_are_what_was_there() -> None:
             mine[name] = RaggedBuffer.from_flattened(flat, [len(row) for row in rows])
         parts.append((player, mine))
     assert join(obs, DUEL, parts) == whole
+
+
+def picnic_obs(*pawns: int) -> VecObs:
+    envs = [Picnic(pawns=n) for n in pawns]
+    return batch_observations([env.reset() for env in envs], envs[0].obs_space(), envs[0].action_space())
+
+
+def test_every_player_sees_the_pairs_of_its_own_actors() -> None:
+    mapping = players_of(Picnic)
+    assert mapping is not None
+    masks = split(picnic_obs(2, 0), mapping, 1).action_masks
+    invite, pick = masks["invite"], masks["pick"]
+    assert invite.actees is not None and pick.actees is not None and invite.mask is not None and pick.mask is not None
+    assert invite.actors.to_list() == [[[4], [6]], []]  # behind three baskets, by turns with those of player 0
+    assert invite.actees.to_list() == [[[3], [4], [5], [6]], []]
+    assert invite.mask.to_list()[0] == [[True], [False], [True], [True], [True], [True], [True], [False]]
+    assert pick.actors.to_list() == [[[6], [4]], []]
+    assert pick.mask.to_list()[0] == [[True], [True], [True], [True], [False], [True]]
+
+
+@pytest.mark.parametrize("pawns", [(1,), (2, 0, 3), (0,)])
+def test_the_sets_of_all_players_are_put_at_their_pairs(pawns: tuple[int, ...]) -> None:
+    mapping = players_of(Picnic)
+    assert mapping is not None
+    obs, spaces = picnic_obs(*pawns), Picnic().action_space()
+    whole = random_actions(obs, np.random.default_rng(3), spaces)
+    seating = Seating(obs, mapping)
+    parts = []
+    for player in (0, 1):
+        mine: dict[str, VecAction] = {}
+        for name, mask in obs.action_masks.items():
+            width = mask.actees.size1() if mask.actees is not None else np.ones(len(obs), np.int64)
+            own: list[list[int]] = []
+            for i in range(len(obs)):
+                rows = whole[name][i].values.reshape(mask.actors.size1()[i], width[i])
+                owners = (mask.actors[i].values[:, 0] - 3) % 2  # they stand by turns, behind three baskets
+                own.append(rows[owners == player].ravel().tolist())
+            mine |= choose(name, own)
+        parts.append((seating.part(player), mine))
+    joined = seating.join(parts)
+    assert joined == whole
+    check_actions(joined, obs.action_masks, spaces, str)
+
+
+def test_a_set_with_a_number_too_few_is_refused_and_the_player_named() -> None:
+    mapping = players_of(Picnic)
+    assert mapping is not None
+    obs = picnic_obs(2)
+    seating = Seating(obs, mapping)
+    parts = [seating.part(player) for player in (0, 1)]
+    actions = [random_actions(seating.show(part), np.random.default_rng(0), Picnic().action_space()) for part in parts]
+    actions[1] |= choose("pick", [[1, 0, 0]])
+    with pytest.raises(ValueError, match="frame 0, player 1: action 'pick' has 3 values, and 6 are needed"):
+        seating.join(list(zip(parts, actions, strict=True)))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from entity_gym import Observation
+from entity_gym import Observation, SelectEntitiesAction
 from entity_gym.actions.choices import random_actions
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.envs.multi_snake import MultiSnake
@@ -19,7 +19,7 @@ from entity_gym.pools.pool import ListEnv, ThreadedVecEnv
 from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from tests.entity_gym.pools.kinds_of_pools import contents, play_together
-from tests.entity_gym.pools.player_worlds import DUEL, Bidder, Dice, Duel, bids
+from tests.entity_gym.pools.player_worlds import DUEL, Bidder, Dice, Duel, Picnic, bids
 from tests.entity_gym.pools.processes.thread_workers import threads as threads
 from tests.worlds import choose, frames
 
@@ -84,6 +84,42 @@ def test_last_observations_are_seen_by_the_learner_too() -> None:
     assert obs.final is not None
     assert obs.final.features["Pawn"].to_list() == [[[0, 3], [1, 3]], [[1, 3], [0, 3]]]
     assert obs.final.action_masks["bid"].actors.items() == 0
+
+
+def test_sets_of_the_learner_and_of_its_opponent_reach_the_world_together() -> None:
+    source, worlds = functools.partial(Picnic, pawns=2), list[Picnic]()
+    mapping = players_of(source)
+    assert mapping is not None
+
+    class Basket(Bidder):
+        """Every pawn of the opponent picks the last basket, and then the first, and invites nobody."""
+
+        def act(self, obs: VecObs, env_id: NDArray[np.int64]) -> dict[str, VecAction]:
+            num_pawns = obs.action_masks["invite"].actors.size1()
+            nobody = [[0] * (4 * n) for n in num_pawns]
+            return {
+                **super().act(obs, env_id),
+                **choose("invite", nobody),
+                **choose("pick", [[2, 0, 1] * n for n in num_pawns]),
+            }
+
+    def make() -> Picnic:
+        worlds.append(source())
+        return worlds[-1]
+
+    env = SeatedVecEnv(ListEnv(make, 2), mapping, Basket(0))
+    env.reset()
+    worlds = worlds[-2:]
+    # every pawn of the learner invites its right neighbour; the second, who is listed first, picks bread
+    invite = choose("invite", [[0, 1, 0, 0, 0, 0, 0, 1], [0, 0, 1, 0, 1, 0, 0, 0]])
+    env.act({**bids([1, 1], [1, 1]), **invite, **choose("pick", [[0, 1, 0, 0, 0, 0], [0, 1, 0, 0, 0, 0]])})
+    for learner, world in enumerate(worlds):
+        pawns = [(0, 0), (1, 0), (0, 1), (1, 1)]
+        invited = [[pawns[(k + 1) % 4]] if player == learner else [] for k, (player, _) in enumerate(pawns)]
+        assert world.invited == SelectEntitiesAction(pawns, invited)
+        listed = [(1, 1), (1, 0), (0, 1), (0, 0)]
+        own = {(learner, 1): ["bread"], (learner, 0): []}
+        assert world.picked == SelectEntitiesAction(listed, [own.get(pawn, ["cake", "apple"]) for pawn in listed])
 
 
 def test_three_players_are_two_opponents() -> None:

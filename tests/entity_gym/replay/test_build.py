@@ -22,6 +22,8 @@ from entity_gym import (
     GlobalCategoricalActionSpace,
     Observation,
     ObsSpace,
+    SelectEntitiesActionMask,
+    SelectEntitiesActionSpace,
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
@@ -176,6 +178,65 @@ def test_a_network_adds_probabilities_means_deviations_and_entropies() -> None:
         "std": [[1.0, 2.0]],
         "entropy": [0.5],
     }
+
+
+# ---- Sets
+
+#: Two ships, of which the second may not take "b", take goods: in any way, and in an order.
+SETS = {"take": SelectEntitiesActionSpace(min=1), "rank": SelectEntitiesActionSpace(max=2, ordered=True)}
+SHIPS = ObsSpace({"Ship": Entity([]), "Good": Entity(["x"])})
+OFFER = SelectEntitiesActionMask(actor_types=["Ship"], actee_types=["Good"], mask=[[True, True], [True, False]])
+MARKET = batch_observations(
+    [
+        Observation(features={}),
+        Observation(
+            features={"Ship": [[], []], "Good": [[1], [2]]},
+            ids={"Ship": ["s", "t"], "Good": ["a", "b"]},
+            actions={"take": OFFER, "rank": OFFER},
+        ),
+    ],
+    SHIPS,
+    SETS,
+)
+
+
+def places(**numbers: list[int]) -> dict[str, VecAction]:
+    """The sets of frame 1: for each pair of a ship and a good its place, or 0."""
+    return {name: RaggedBuffer.from_flattened(np.array(row)[:, None], [0, 4]) for name, row in numbers.items()}
+
+
+def logs(*probabilities: float) -> Any:
+    with np.errstate(divide="ignore"):
+        return np.log(np.array(probabilities, np.float32))
+
+
+def test_a_set_is_a_list_of_columns_in_the_order_of_an_ordered_one() -> None:
+    assert build_replay(title="t", action_space=SETS)["actions"] == {
+        "take": {"kind": "select_entities", "ordered": False, "min": 1, "max": None},
+        "rank": {"kind": "select_entities", "ordered": True, "min": 0, "max": 2},
+    }
+    chosen = places(take=[1, 1, 1, 0], rank=[2, 1, 0, 0])
+    offer = {"actors": [0, 1], "actees": [2, 3], "probs": None, "mask": [[1, 1], [1, 0]]}
+    assert build_decisions(MARKET, 0, SETS, chosen) == {}
+    assert build_decisions(MARKET, 1, SETS, chosen) == {
+        "take": {**offer, "chosen": [[0, 1], [0]]},
+        "rank": {**offer, "chosen": [[1, 0], []]},
+    }
+
+
+def test_a_set_shows_how_likely_each_entity_was_and_an_ordered_one_each_pick() -> None:
+    logits = {
+        "take": logs(0.25, 0.75, 0.5, 0.5, 0.0, 1.0, 1.0, 0.0).reshape(4, 2),
+        # the first ship picks b, then a, then has to stop; the second one stops at once
+        "rank": logs(0.25, 0.5, 0.25, 0.625, 0.0, 0.375, 0.0, 0.0, 1.0, 0.125, 0.0, 0.875).reshape(12, 1),
+    }
+    found = build_decisions(MARKET, 1, SETS, places(take=[1, 0, 1, 0], rank=[2, 1, 0, 0]), logits)
+    assert found["take"]["probs"] == [[0.75, 0.5], [1, 0]]
+    assert found["rank"]["probs"] == [[0.625, 0.5, 1], [0.125, 0, 0.875]]
+    # only the first ship picks, and only a: for b and for stopping counts where it stopped
+    logits["rank"] = logs(0.25, 0.5, 0.25, 0.0, 0.375, 0.625, 0.125, 0.0, 0.875).reshape(9, 1)
+    found = build_decisions(MARKET, 1, SETS, places(take=[1, 0, 1, 0], rank=[1, 0, 0, 0]), logits)
+    assert found["rank"]["probs"] == [[0.25, 0.375, 0.625], [0.125, 0, 0.875]]
 
 
 def unpacked(text: str, *shape: int) -> np.ndarray:

@@ -1,7 +1,8 @@
 """A program that offers worlds, as somebody writes one from docs/protocol.md alone: nothing of the project is imported.
 
 In each world a counter begins at the seed's last two digits, and two actors add 0, 1 or 2 to it; an episode is three steps, and
-the reward is what was added. `fault` in the first argument makes it misbehave.
+the reward is what was added. `fault` in the first argument makes it misbehave. With "sets", actors select sets of actors in an
+order: left is the digit 1, right is 2.
 """
 
 import json
@@ -16,6 +17,10 @@ SPACES = {
     "actions": [{"name": "add", "type": "CategoricalActionSpace", "choices": ["0", "1", "2"]}],
 }
 FAULT = sys.argv[1] if len(sys.argv) > 1 else ""
+ACTEES, DIGITS = {}, {"left": "1", "right": "2"}
+if FAULT == "sets":
+    SPACES["actions"] = [{"name": "add", "type": "SelectEntitiesActionSpace", "ordered": True}]
+    ACTEES = {"actee_types": ["Actor"]}
 
 
 def main():
@@ -65,7 +70,7 @@ def answers(message, worlds):
         else:
             yield observation(env, worlds[env], 0)
     elif kind == "act":
-        added = sum(message["actions"]["add"]["choices"])
+        added = sum(told(message["actions"]["add"]))
         worlds[env]["value"] += added
         worlds[env]["steps"] += 1
         answer = observation(env, worlds[env], added)
@@ -77,6 +82,13 @@ def answers(message, worlds):
     elif kind == "load":
         worlds[env] = message["state"]
         yield {"type": "loaded", "env": env}
+
+
+def told(action):
+    if FAULT != "sets":
+        return action["choices"]
+    assert action["actors"] == ["left", "right"]
+    return [int("".join(DIGITS[actee] for actee in actees) or 0) for actees in action["actees"]]
 
 
 def greeting_fault():
@@ -96,7 +108,7 @@ def observation(env, world, reward):
         "env": env,
         "features": {"Counter": [[world["value"]]], "Actor": [[], []]},
         "ids": {"Actor": ["left", "right"]},
-        "actions": {} if done else {"add": {"actor_types": ["Actor"]}},
+        "actions": {} if done else {"add": {"actor_types": ["Actor"]} | ACTEES},
         "reward": reward,
         "done": done,
         "metrics": {"value": world["value"]},

@@ -17,6 +17,7 @@ from entity_gym import (
     Flag,
     GlobalCategoricalActionSpace,
     ObsSpace,
+    SelectEntitiesActionSpace,
     SelectEntityActionSpace,
 )
 from entity_gym.batch.saving import spaces_to_dict
@@ -115,6 +116,8 @@ def test_what_is_no_message_is_refused(body: bytes, why: str) -> None:
 ACTIONS = {
     "move": CategoricalActionSpace(["left", "right"]),
     "shoot": SelectEntityActionSpace(nobody=True),
+    "load": SelectEntitiesActionSpace(max=3, ordered=True, cost="x", budget="turn"),
+    "mark": SelectEntitiesActionSpace(exclude_self=True, min=1),
     "wait": GlobalCategoricalActionSpace(["no", "yes"]),
     "steer": ContinuousActionSpace([-1.0], [np.inf]),
 }
@@ -149,6 +152,10 @@ def test_every_space_goes_there_and_back() -> None:
         (
             {"entities": [PLAIN], "actions": [{"name": "a", "type": "SelectEntityActionSpace", "foo": 1}]},
             "action 'a' has no part 'foo'; allowed: 'type', 'name', 'after', 'allowed', 'exclude_self', 'nobody'",
+        ),
+        (
+            {"entities": [PLAIN], "actions": [{"name": "a", "type": "SelectEntitiesActionSpace", "max": 1.5}]},
+            "action 'a': SelectEntitiesActionSpace.max is 1.5",
         ),
         (
             {"entities": [PLAIN], "actions": [{"name": "a", "type": "Choice"}]},

@@ -5,8 +5,10 @@ from __future__ import annotations
 import pickle
 from typing import Any
 
+import numpy as np
 import pytest
 
+from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.bridges.remote import ProgramError, ProgramWorlds
 from tests.entity_gym.bridges.remote.counting import both_add, counters, counting, pool
 
@@ -24,6 +26,13 @@ def test_the_worlds_of_a_program_are_a_pool_like_any_other() -> None:
         obs = env.act(both_add(1, 1, 1))
         assert obs.done.all() and obs.reward.tolist() == [2, 2, 2]
         assert env.act(both_add(2, 0, 0)).reward.tolist() == [4, 0, 0]  # of the next episode
+
+
+def test_a_program_is_told_sets_as_lists_of_ids() -> None:
+    with pool(1, "sets") as env:
+        offsets = env.reset(seed=0).action_masks["add"].pair_offsets
+        for places, added in (([2, 1, 0, 0], 21), ([0, 0, 1, 2], 12), ([1, 0, 0, 1], 3)):
+            assert env.act({"add": RaggedBuffer(np.array(places)[:, None], offsets)}).reward.tolist() == [added]
 
 
 def test_parameters_that_the_program_knows_reach_its_episodes() -> None:

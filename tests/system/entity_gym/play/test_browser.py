@@ -9,6 +9,7 @@ from tests.entity_gym.play.served import Command
 from tests.entity_gym.play.workshop import NOBODY
 
 WORKSHOP = "tests.entity_gym.play.workshop:Workshop"
+DEPOT = "tests.entity_gym.play.workshop:Depot"
 
 
 def text(page: Page, selector: str) -> str:
@@ -137,3 +138,45 @@ def the_rest_may_be_random_and_the_way_back_is_open(page: Page) -> None:
     assert page.evaluate("[replay.state.episode, replay.state.replay.episodes.length]") == [1, 2]
     page.key("u")  # back into the first episode
     page.wait_for("replay.state.episode === 0 && replay.state.step === 3")
+
+
+def marks(page: Page) -> list[str]:
+    found: list[str] = page.evaluate("[...document.querySelectorAll('#decisions .mark')].map((e) => e.textContent)")
+    return found
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=NO_CHROMIUM)
+def test_a_person_puts_entities_into_sets_by_clicks_in_their_order() -> None:
+    with Command("entity_gym.play", DEPOT) as command, Browser() as browser:
+        page = browser.open(command.url)
+        page.wait_for("window.replay?.drawing.count > 0")
+        # The third robot has no choice. The first one is selected.
+        assert text(page, "#turn-text").startswith("2 decisions are left.")
+        for ball, expected in ((1, ["", "1"]), (0, ["2", "1"]), (1, ["1", ""]), (1, ["1", "2"])):
+            click_entity(page, ball)
+            assert marks(page) == [*expected, "", ""]
+        assert texts(page, "#decisions li button:disabled") == ["Ball b2"]
+        choose(page, "no more")
+        assert page.evaluate("replay.state.selected") == '["Robot","r1"]'
+        assert texts(page, "#decisions li button:disabled") == ["no more"], "it paints at least one"
+        page.key("2")
+        settle(page)
+        assert text(page, "#turn-text") == "Everybody has decided."
+        choose(page, "Ball b0")
+        assert marks(page) == ["✓", "", "✓", ""]
+        page.key("Enter")
+        wait_for_step(page, 1)
+        assert told(page) == [0, 1, 1, 0, 1]
+        # An empty set is complete at once, and a random one is as large as it may be.
+        page.evaluate("replay.select(3)")
+        settle(page)
+        choose(page, "no more")
+        page.click_on("#random-rest")
+        settle(page)
+        page.key("Enter")
+        wait_for_step(page, 2)
+        assert told(page)[:2] == [NOBODY, NOBODY] and 1 <= sum(told(page)[2:]) <= 3
+        page.click_on("#undo")
+        wait_for_step(page, 1)
+        assert told(page) == [0, 1, 1, 0, 1]
+        assert page.errors == []

@@ -209,6 +209,28 @@ def test_a_click_on_an_actor_shows_its_probabilities(show: Show) -> None:
         assert f"entropy {decisions['Move']['entropy'][row]:.3g}" in texts(page, "#decisions h3")[0]
 
 
+def test_sets_show_what_is_in_them_and_ordered_ones_in_which_place(show: Show) -> None:
+    page = show(replays.sets())
+    click_entity(page, 4)
+    boxes = ["Box 0", "Box 1", "Box 2", "Box 3"]
+    assert texts(page, "#decisions li bdi") == [*boxes, "no more", *boxes]
+    assert page.evaluate("[...document.querySelectorAll('#decisions .mark')].map((e) => e.textContent)") == [
+        *["2", "", "1", "", "✓"],
+        *["", "✓", "", ""],
+    ]
+    expected = [0.6, 0.05, 0.7, 0.1, 0.85, 0.2, 0.9, 0.3, 0.25]
+    assert bars(page, "#decisions .choice") == pytest.approx(expected, abs=1e-4)
+    # The painter takes the first box alone; the fourth, which it leaves in step 1, was all but certain.
+    page.evaluate("replay.go(0, 1)")
+    click_entity(page, 5)
+    assert texts(page, "#decisions li.taken bdi") == ["Box 0"] and texts(page, "#decisions li.closed bdi") == ["Box 1"]
+    page.evaluate("replay.go(0, 0)")
+    page.key("s")
+    assert place(page) == (0, 1)
+    title = page.evaluate("document.getElementById('to-surprise').title")
+    assert title == "Step 1: Painter 0 took a choice of Paint that had 2% (s)"
+
+
 def test_numbers_are_shown_with_their_density(show: Show) -> None:
     replay = replays.plane()
     page = show(replay)
@@ -466,6 +488,10 @@ def damage_actors(replay: Any) -> None:
     view_of(replay, 5)["actions"]["Fire"]["actors"] = [4, 5, 70]
 
 
+def damage_sets(replay: Any) -> None:
+    replay["actions"]["Fire"]["kind"] = "select_entities"
+
+
 def damage_memory(replay: Any) -> None:
     view_of(replay, 5)["memory"] = [0.5, 1.5]
 
@@ -482,6 +508,7 @@ def damage_attention(replay: Any) -> None:
         (lambda: broken(lambda r: {**r, "actions": {}}), "This replay is damaged: step 0 of episode 1 has an unknown action."),
         (lambda: broken(damage_features), "This replay is damaged: features of step 5 of episode 1 do not fit their type."),
         (lambda: broken(damage_actors), "This replay is damaged: actors of step 5 of episode 1 are no entities of it."),
+        (lambda: broken(damage_sets), "This replay is damaged: choices of step 0 of episode 1 do not fit its actors."),
         (lambda: broken(damage_memory), "This replay is damaged: memory of step 5 of episode 1 does not fit."),
         (lambda: broken(damage_attention), "This replay is damaged: attention weights do not fit the network."),
         (lambda: re.sub(r'(id="replay">.{9000})[^<]*', r"\1", page_html(replays.grid(40))), "its data cannot be decompressed"),

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -18,11 +19,13 @@ from enn_ppo import Callback, EnvConfig, OptimConfig, PPOConfig, RogueNetConfig,
 from enn_ppo.settings.config import DistributedConfig
 from enn_ppo.training.callbacks import Update
 from enn_ppo.training.learning.learner import Learned, Learner
+from enn_ppo.training.learning.optimizer import AdamW
 from entity_gym import Action, Observation
 from entity_gym.pools.source import EnvFactory
 from rogue_net.kernels.cpu.adamw import CompiledAdamW
 from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, tiny_config
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
+from tests.set_worlds import Market
 
 DDP = DistributedConfig(mode="ddp")
 NUM_ENVS, STEPS = 128, 4  # 64 on each rank
@@ -36,11 +39,13 @@ GRADIENTS: dict[str, dict[str, Any]] = {
     "value net": {"value_net": RogueNetConfig(d_model=8, n_layer=1, n_head=1)},
     "micro-batches": {"optim": replace(ALL, micro_batch_size=70)},
 }
-#: Frames with one to three actors, and boards where robots die.
+#: Frames with one to three actors, boards where robots die, and a market where buyers select sets.
 WORLDS: dict[str, tuple[EnvFactory | None, EnvConfig]] = {
     "lamps": (Copycat, EnvConfig()),
     "boards": (PythonMineSweeper, EnvConfig(kwargs=SMALL_BOARD)),
+    "market": (Market, EnvConfig()),
 }
+CASES = [*product(("lamps", "boards"), GRADIENTS), ("market", "joint by frame")]
 
 
 def one_update(world: str, case: str, run_dir: Path, **changes: Any) -> tuple[TrainConfig, EnvFactory | None]:
@@ -80,9 +85,9 @@ class FailsOnRank1(Copycat):
 def first_gradient() -> Iterator[list[torch.Tensor]]:
     """Of the first optimizer step, end to end; nothing where a parameter has none."""
     seen: list[torch.Tensor] = []
-    step = torch.optim.AdamW.step
+    step = AdamW.step
 
-    def record(self: torch.optim.AdamW, *arguments: Any) -> Any:
+    def record(self: AdamW, *arguments: Any) -> Any:
         if not seen:
             parameters = [parameter for group in self.param_groups for parameter in group["params"]]
             seen.append(torch.cat([each.grad.flatten() for each in parameters if each.grad is not None]).clone())
@@ -98,7 +103,7 @@ def first_gradient() -> Iterator[list[torch.Tensor]]:
 
     # what the limit of the norm would hide is part of the claim, so the gradient is not clipped
     with (
-        mock.patch.object(torch.optim.AdamW, "step", record),
+        mock.patch.object(AdamW, "step", record),
         mock.patch.object(CompiledAdamW, "step", record_compiled),
         mock.patch("enn_ppo.ppo.clip_gradient", unclipped),
     ):
@@ -148,12 +153,11 @@ class LeadDecides(Callback):
 def main(folder: Path, rank: int) -> None:
     """Everything, one run after the other."""
     gradients = {}
-    for world in WORLDS:
-        for case in GRADIENTS:
-            config, env = one_update(world, case, folder / f"{world} {case}", distributed=DDP)
-            with first_gradient() as seen:
-                train(config, env)
-            gradients[world, case] = seen[0]
+    for world, case in CASES:
+        config, env = one_update(world, case, folder / f"{world} {case}", distributed=DDP)
+        with first_gradient() as seen:
+            train(config, env)
+        gradients[world, case] = seen[0]
     with learners_states() as states:
         train(long_run(folder / "whole", distributed=DDP), PythonMineSweeper)
     train(long_run(folder / "parts", distributed=DDP), PythonMineSweeper, callbacks=[LeadDecides(rank, 96)])
