@@ -12,17 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from .network import Network, Settings, sigmoid
-from .reading import ACTORS, Array, Frame, Offer, PolicyError, is_global, selection_before, selects
+from .network import Memories, Network, Settings, log_softmax, sigmoid
+from .reading import ACTORS, Array, Frame
 
-Rng = np.random.Generator | None  # None: nothing is drawn, the likeliest is taken
-
-
-def log_softmax(logits: Array, is_open: Array) -> Array:
-    """Log-probs along the last axis, -inf for what is closed."""
-    shifted = np.where(is_open, logits, -np.inf)
-    shifted = shifted - shifted.max(-1, keepdims=True)
-    return shifted - np.log(np.exp(shifted).sum(-1, keepdims=True))
+Rng = np.random.Generator | None  # None: the likeliest is taken
 
 
 def drawn(logits: Array, rng: Rng) -> Array:
@@ -36,12 +29,11 @@ def summed_before(rows: Array) -> Array:
 
 
 class Choices:
-    """Categorical distributions of (A, C) logits."""
+    """Categorical distributions of (A, C) logits; as in all distributions, `p` are probabilities."""
 
     def __init__(self, logits: Array, is_open: Array) -> None:
-        if not is_open.any(1).all():
-            raise PolicyError("an action has an actor to whom every choice is closed; leave one open")
         self.log_probs = log_softmax(logits, is_open)
+        self.p = np.exp(self.log_probs)
 
     def choose(self, rng: Rng) -> Array:
         return drawn(self.log_probs, rng)
@@ -49,64 +41,41 @@ class Choices:
     def log_prob(self, chosen: Array) -> Array:
         return self.log_probs[np.arange(len(chosen)), chosen]
 
-    def probabilities(self, chosen: Array) -> Any:
-        return np.exp(self.log_probs).tolist()
-
 
 class Numbers:
-    """Numbers a = f(u) of Gaussians u; f keeps them within their bounds.
+    """Numbers a = f(u) of Gaussians u, with the density of the u that belongs to the float32 a.
 
-    f(u) is u without bounds, center + radius tanh(u) with two, edge + sign softplus(sign u) with one, where the sign of an upper one
-    is -1. The density is that of the u that belongs to the float32 a.
+    f(u) is u without bounds, center + radius tanh(u) with two, edge + sign softplus(sign u) with one, of sign -1 if it is an upper one.
     """
 
     def __init__(self, action: Settings, mean: Array, log_std: Array) -> None:
-        low, high = (np.array(action[side], np.float32).astype(np.float64) for side in ("low", "high"))  # NaN: no bound
-        has_low, has_high = ~np.isnan(low), ~np.isnan(high)
-        self.mean, self.log_std, self.both, self.one = (
-            mean,
-            np.clip(log_std, -20, 20),
-            has_low & has_high,
-            has_low ^ has_high,
+        self.mean, self.log_std, self.p = mean, np.clip(log_std, -20, 20), None
+        low, high = (np.array(action[side], np.float32) for side in ("low", "high"))  # NaN: no bound
+        self.low, self.high = np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
+        self.both, self.one = np.isfinite(low + high), np.isnan(low) ^ np.isnan(high)
+        self.sign, low, high = (
+            np.where(np.isnan(low), -1, 1).astype(np.float32),
+            np.nan_to_num(low),
+            np.nan_to_num(high),
         )
-        self.low, self.high = (
-            np.where(np.isnan(x), end, x).astype(np.float32) for x, end in ((low, -np.inf), (high, np.inf))
-        )
-        low, high = np.where(has_low, low, 0), np.where(has_high, high, 0)
-        outermost = np.maximum(np.abs(low), np.abs(high)).astype(np.float32)
-        step = outermost - np.nextafter(outermost, np.float32(0)).astype(
-            np.float64
-        )  # of float32 just inside the bounds
-        radius = np.where(self.both, (high - low) / 2, 1)
-        columns = (
-            (low + high) / 2,
-            radius,
-            np.log(radius),
-            1 - step / radius,
-            low + high,
-            np.where(has_low, 1, -1),
-            step,
-        )
-        self.center, self.radius, self.log_radius, self.limit, self.edge, self.sign, self.step = (
-            column.astype(np.float32) for column in columns
-        )
+        self.center, self.radius, self.edge = (low + high) / 2, np.where(self.both, (high - low) / 2, 1), low + high
+        outermost = np.maximum(np.abs(low), np.abs(high))
+        self.step = np.maximum(outermost - np.nextafter(outermost, np.float32(0)), np.finfo(np.float32).tiny)
 
     def choose(self, rng: Rng) -> Array:
-        u = self.mean + np.exp(self.log_std) * (
-            np.float32(0) if rng is None else rng.standard_normal(self.mean.shape, np.float32)
-        )
+        noise = 0 if rng is None else rng.standard_normal(self.mean.shape, np.float32)
+        u = self.mean + np.exp(self.log_std) * noise
         a = np.where(self.both, self.center + self.radius * np.tanh(u), u)
-        return np.clip(
-            np.where(self.one, self.edge + self.sign * np.logaddexp(0, self.sign * u), a), self.low, self.high
-        )
+        a = np.where(self.one, self.edge + self.sign * np.logaddexp(0, self.sign * u), a)
+        return np.clip(a, self.low, self.high).astype(np.float32)
 
     def log_prob(self, chosen: Array) -> Array:
-        y = np.clip((chosen - self.center) / self.radius, -self.limit, self.limit)
-        above, below = np.log1p(y), np.log1p(-y)
-        y = np.maximum(self.sign * (chosen - self.edge), np.maximum(self.step, np.finfo(np.float32).tiny))
+        y, limit = self.scaled(chosen), 1 - self.step / self.radius  # the next float32 inside the bounds
+        above, below = np.log1p(np.clip(y, -limit, limit)), np.log1p(-np.clip(y, -limit, limit))
+        y = np.maximum(self.sign * (chosen - self.edge), self.step)
         slope = np.log(-np.expm1(-y))
         u = np.where(self.both, (above - below) / 2, np.where(self.one, self.sign * (y + slope), chosen))
-        slope = np.where(self.both, self.log_radius + above + below, np.where(self.one, slope, 0))
+        slope = np.where(self.both, np.log(self.radius) + above + below, np.where(self.one, slope, 0))
         z = (u - self.mean) * np.exp(-self.log_std)
         return (-0.5 * z * z - self.log_std - 0.5 * math.log(2 * math.pi) - slope).sum(1)
 
@@ -114,123 +83,90 @@ class Numbers:
         """The numbers; those with two bounds from -1 to 1."""
         return np.where(self.both, (chosen - self.center) / self.radius, chosen)
 
-    def probabilities(self, chosen: Array) -> Any:
-        return None
-
 
 class Sets:
     """Each actee is in the set with probability sigmoid(z), under the condition that the size of the set is allowed.
 
-    Actee by actee, p(j | c so far) = exp(z_j) W(j + 1, c + 1) / W(j, c), where W(j, c) = W(j + 1, c) + exp(z_j) W(j + 1, c + 1), and
-    at the end 1 for an allowed size c, otherwise 0. So p(set) = exp(sum of its z) / W(0, 0).
+    Actee by actee, p(j | c so far) = exp(z_j) W(j + 1, c + 1) / W(j, c), where W(j, c) = W(j + 1, c) + exp(z_j) W(j + 1, c + 1),
+    and at the end 1 for an allowed size c, otherwise 0. So p(set) = exp(sum of its z) / W(0, 0).
     """
 
     def __init__(self, action: Settings, logits: Array, is_open: Array) -> None:
-        self.z, num_open, n = (
-            np.where(is_open, logits, -np.inf).astype(np.float64),
-            is_open.sum(1, keepdims=True),
-            logits.shape[1],
-        )
-        self.least, self.most = np.minimum(num_open, action.get("min", 0)), np.minimum(num_open, action.get("max", n))
-        self.p, self.log_w = (
-            sigmoid(self.z),
-            list[Array](),
-        )  # of each j: (A, N + 2), by c; nothing if all sizes are allowed
-        if action.get("min") or "max" in action:
-            sizes = np.arange(n + 2)
+        self.z, count = np.where(is_open, logits, -np.inf).astype(np.float64), is_open.sum(1, keepdims=True)
+        self.least, self.most = np.minimum(count, action.get("min", 0)), np.minimum(count, action.get("max", 2**62))
+        self.p, self.log_w, sizes = sigmoid(self.z), list[Array](), np.arange(logits.shape[1] + 2)
+        if action.get("min") or "max" in action:  # otherwise W is not needed
             self.log_w = [np.where((sizes >= self.least) & (sizes <= self.most), 0, -np.inf)]
-        for z in self.z.T[::-1, :, None] if self.log_w else ():
-            taken = np.concatenate([z + self.log_w[0][:, 1:], np.full((len(z), 1), -np.inf)], 1)
-            self.log_w.insert(0, np.logaddexp(self.log_w[0], taken))
+            for z in self.z.T[::-1, :, None]:  # of each j: (A, N + 2), by c
+                taken = np.concatenate([z + self.log_w[0][:, 1:], np.full((len(z), 1), -np.inf)], 1)
+                self.log_w.insert(0, np.logaddexp(self.log_w[0], taken))
 
     def choose(self, rng: Rng) -> Array:
         size = np.clip((self.z > 0).sum(1, keepdims=True), self.least, self.most)
-        chosen = (-self.z).argsort(1, kind="stable").argsort(1, kind="stable") < size
-        random, count, rows = (
-            None if rng is None else rng.random(self.z.shape),
-            np.zeros(len(chosen), np.intp),
-            np.arange(len(chosen)),
-        )
+        likeliest = (-self.z).argsort(1, kind="stable").argsort(1, kind="stable") < size
+        random, rows, count = np.where(likeliest, -1, 2), np.arange(len(size)), np.zeros(len(size), np.intp)
+        random = random if rng is None else rng.random(self.z.shape)
         for j, (now, after) in enumerate(zip(self.log_w[:-1], self.log_w[1:], strict=True)):
             self.p[:, j] = np.exp(self.z[:, j] + after[rows, count + 1] - now[rows, count])
-            count = count + (chosen[:, j] if random is None else random[:, j] < self.p[:, j])
-        return (chosen if random is None else random < self.p).astype(np.intp)
+            count = count + (random[:, j] < self.p[:, j])
+        return (random < self.p).astype(np.intp)
 
     def log_prob(self, chosen: Array) -> Array:
         log_w = self.log_w[0][:, 0] if self.log_w else np.logaddexp(0, self.z).sum(1)
         return np.where(chosen > 0, self.z, 0).sum(1) - log_w
 
-    def probabilities(self, chosen: Array) -> Any:
-        return self.p.tolist()
-
 
 class OrderedSets:
-    """A pointer picks an actee, sees what it has picked, and picks again or stops.
+    """A pointer picks an actee, sees what it has picked, and picks again or stops; `p` are those of the first pick.
 
     z_j = (q + f(first) + l(last) + sum_i s(i) / N + r(share of the budget that is left)) · k_j / sqrt(K), over the actees that are
     open, not picked and within the budget, and a learned key for stopping
     """
 
     def __init__(self, action: Settings, is_open: Array, query: Array, keys: Array, picked: Array, budget: Any) -> None:
-        self.action, self.is_open, self.query, self.keys, self.picked = action, is_open, query, keys, picked
-        self.budgets, self.costs, self.of_left = budget or (np.ones(len(query)), np.zeros(len(picked)), lambda share: 0)
-        self.log_probs, self.rows = np.zeros(0), list[Array]()
+        self.action, self.is_open, self.query, self.keys, self.picked = action, is_open, query, keys.T, picked
+        self.log_probs, no_budget = np.zeros(0), (np.zeros((len(query), 1)), np.zeros(len(picked)), lambda share: 0)
+        self.budgets, self.costs, self.of_share = budget or no_budget  # (A, 1), (N,) float64, and r
 
     def choose(self, rng: Rng) -> Array:
-        (num_actors, n), rows, left = self.is_open.shape, np.arange(len(self.is_open)), self.budgets
-        places, is_picking, self.log_probs = (
-            np.zeros((num_actors, n), np.intp),
-            np.ones(num_actors, np.bool_),
-            np.zeros(num_actors),
-        )
-        first, last, sums = np.zeros((3, *self.query.shape), np.float32)
+        (num_actors, n), (first, last, sums) = self.is_open.shape, np.zeros((3, *self.query.shape), np.float32)
+        places, is_picking, rows = np.zeros((num_actors, n), np.intp), np.full(num_actors, True), np.arange(num_actors)
+        self.log_probs, left = np.zeros(num_actors), self.budgets
         for pick in range(n + 1):
-            query = (
-                self.query
-                + first
-                + last
-                + sums / max(1, n)
-                + self.of_left((left / np.maximum(self.budgets, 1e-6))[:, None])
-            )
-            is_open = self.is_open & (places == 0) & (self.costs <= left[:, None])
+            share = np.clip(left / np.maximum(self.budgets, 1e-6), 0, 1).astype(np.float32)
+            query = self.query + first + last + sums / max(1, n) + self.of_share(share)
+            is_open = self.is_open & (places == 0) & (self.costs <= left)
             stops = ~is_open.any(1, keepdims=True) | (pick >= self.action.get("min", 0))
             is_open = is_open & (pick < self.action.get("max", n + 1))
-            self.rows.append(log_softmax(query @ self.keys.T, np.concatenate([is_open, stops], 1)))
-            column = drawn(self.rows[-1], rng)
-            self.log_probs += np.where(is_picking, self.rows[-1][rows, column], 0)
+            logits = query @ self.keys / math.sqrt(len(self.keys))
+            log_probs = log_softmax(logits, np.concatenate([is_open, stops], 1))
+            self.p, column = self.p if pick else np.exp(log_probs), drawn(log_probs, rng)
+            self.log_probs += np.where(is_picking, log_probs[rows, column], 0)
             is_picking = is_picking & (column < n)
             if not is_picking.any():
                 break
             places[rows[is_picking], column[is_picking]] = pick + 1
             column = np.where(is_picking, column, 0)
             of_first, last, summed = np.split(self.picked[column], 3, 1)
-            first, sums, left = first if pick else of_first, sums + summed, left - self.costs[column]
+            first, sums, left = first if pick else of_first, sums + summed, left - self.costs[column][:, None]
         return places
 
     def log_prob(self, chosen: Array) -> Array:
         return self.log_probs
 
-    def probabilities(self, chosen: Array) -> Any:
-        """Of each actor and pick, of all actees and of stopping."""
-        picks = (chosen > 0).sum(1)
-        return [[np.exp(rows[actor]).tolist() for rows in self.rows[: picks[actor] + 1]] for actor in range(len(picks))]
-
 
 class Heads:
-    """Decides the actions of a frame.
+    """A frame on its way through a network, `made` distributions, and what was `chosen`, by action."""
 
-    Attributes:
-        made: action -> its distribution.
-        chosen: action -> the choices of its actors.
-    """
-
-    def __init__(self, net: Network, frame: Frame, rows: dict[str, Array], tokens: Array) -> None:
-        self.net, self.frame, self.rows, self.tokens = net, frame, rows, tokens
+    def __init__(self, net: Network, frame: Frame, before: Memories) -> None:
+        self.net, self.frame, self.actions, self.rows = net, frame, net.spaces.actions, net.rows(frame)
+        self.tokens, self.after = net(self.rows, frame, before)
+        self.value, self.at = net.value(self.tokens), {name: f"heads.{k}" for k, name in enumerate(self.actions)}
         self.made, self.chosen = dict[str, Any](), dict[str, Array]()
 
     def decide(self, name: str, rng: Rng) -> None:
         """Decide an action. Where its actors do so in turn, all of them decide again after each."""
-        in_turn = ACTORS in self.net.actions[name].get("after", ())
+        in_turn = ACTORS in self.actions[name]["after"]
         for turn in range(max(1, len(self.frame.offers[name].actors)) if in_turn else 1):
             self.made[name] = self.distribution(name)
             choices = self.made[name].choose(rng)
@@ -238,102 +174,113 @@ class Heads:
 
     def distribution(self, name: str) -> Any:
         """The distribution of an action after the choices that were made, perhaps by some of its own actors."""
-        net, action, offer, tokens = self.net, self.net.actions[name], self.frame.offers[name], self.tokens
-        at, is_open, kind = net.heads[name], offer.is_open, action["type"]
-        if action.get("after"):  # x + W relu(V [x, m] + v) + w, of each token x and the sum m of its messages
-            hidden = net.linear(f"{at}.reader.hidden", np.concatenate([tokens, self.messages(name)], 1))
-            tokens = tokens + net.linear(f"{at}.reader.project", np.maximum(hidden, 0))
-            is_open = self.still_open(name)
-        actors, actees = tokens[offer.actors], tokens[offer.actees]
-        if kind == "ContinuousActionSpace":
-            return Numbers(action, net.linear(f"{at}.project", actors), net.w[f"{at}.log_std"])
-        if not selects(action):
-            return Choices(net.linear(f"{at}.project", actors), is_open)
-        query, keys, scale = (
-            net.linear(f"{at}.query", actors),
-            net.linear(f"{at}.key", actees),
-            1 / math.sqrt(net.settings["d_qk"]),
+        net, at, action, offer, tokens = (
+            self.net,
+            self.at[name],
+            self.actions[name],
+            self.frame.offers[name],
+            self.tokens,
         )
+        is_open, size = offer.is_open, net.settings["d_qk"]
+        if action["after"]:  # x + W relu(V [x, m] + v) + w, of each token x and the sum m of its messages
+            hidden = net.linear(f"{at}.reader.hidden", np.concatenate([tokens, self.messages(name)], 1), net.width)
+            tokens = tokens + net.linear(f"{at}.reader.project", np.maximum(hidden, 0), net.width)
+            is_open = self.still_open(name)
+        actors, actees, n = tokens[offer.actors], tokens[offer.actees], len(action.get("low", action["choices"]))
+        if action["type"] == "ContinuousActionSpace":
+            return Numbers(action, net.linear(f"{at}.project", actors, n), net.take(f"{at}.log_std", n))
+        if not action["selects"]:
+            return Choices(net.linear(f"{at}.project", actors, n), is_open)
+        query, keys, budget = net.linear(f"{at}.query", actors, size), net.linear(f"{at}.key", actees, size), None
         if action.get("ordered"):
-            budget, keys = None, np.concatenate([keys, net.w[f"{at}.stop"]]) * scale
             if action.get("budget"):
-                columns = self.column(action["budget"])[offer.actors], self.column(action["cost"])[offer.actees]
-                budget = *columns, lambda share: net.linear(f"{at}.left", share)
-            return OrderedSets(action, is_open, query, keys, net.linear(f"{at}.picked", actees), budget)
-        query = query * scale
+                budgets, costs = self.column(action["budget"])[offer.actors], self.column(action["cost"])[offer.actees]
+                budget = budgets[:, None], costs, lambda share: net.linear(f"{at}.left", share, size)
+            keys = np.concatenate([keys, net.take(f"{at}.stop", 1, size)])
+            return OrderedSets(action, is_open, query, keys, net.linear(f"{at}.picked", actees, 3 * size), budget)
+        query = query / math.sqrt(size)
         logits = query @ keys.T
-        if kind == "SelectEntitiesActionSpace":
+        if action["type"] == "SelectEntitiesActionSpace":
             return Sets(action, logits, is_open)
-        if name in self.chosen:  # w · x + b times how many actors before have selected the entity
-            logits = logits + net.linear(f"{at}.taken", actors) * summed_before(self.selected(name))
+        if name in self.chosen:  # in turn: w · x + b for each time that an actor before has selected the entity
+            logits = logits + net.linear(f"{at}.taken", actors, 1) * summed_before(self.selected(name))
         nobody, may = np.zeros((len(actors), 1), np.float32), ~is_open.any(1, keepdims=True)
         if action.get("nobody"):
-            nobody, may = query @ net.w[f"{at}.nobody"].T, np.ones_like(may)
+            nobody, may = query @ net.take(f"{at}.nobody", 1, size).T, np.ones_like(may)
         return Choices(np.concatenate([logits, nobody], 1), np.concatenate([is_open, may], 1))
 
     def messages(self, name: str) -> Array:
         """(E, D) sums of what the tokens hear of earlier choices, before an action is decided."""
         net, heard = self.net, np.zeros_like(self.tokens)
-        for earlier in net.actions[name]["after"]:
+        for earlier in self.actions[name]["after"]:
             in_turn, earlier = earlier == ACTORS, name if earlier == ACTORS else earlier
             if earlier not in self.chosen:
                 continue
-            at, offer, chosen, action = (
-                net.heads[earlier],
-                self.frame.offers[earlier],
-                self.chosen[earlier],
-                net.actions[earlier],
-            )
-            if selects(action):
-                told = net.linear(f"{at}.told.selected", self.tokens[offer.actees])
-                told = self.selected(earlier) @ told / np.maximum(1, self.selected(earlier).sum(1, keepdims=True))
-            elif action["type"] == "ContinuousActionSpace":
-                told = net.linear(f"{at}.told", self.made[earlier].scaled(chosen))
-            else:
-                told = net.w[f"{at}.told.weight"][chosen]
+            offer, told, action = self.frame.offers[earlier], self.told(earlier), self.actions[earlier]
             if in_turn:
                 heard[offer.actors] += summed_before(told)
-            elif is_global(action) or is_global(net.actions[name]):
+            elif action["is_global"] or self.actions[name]["is_global"]:
                 heard += told.sum(0) / max(1, len(told))
             else:
                 heard[offer.actors] += told
-                if selects(action):  # the selected entities hear who has selected them
-                    marks = net.linear(f"{at}.told.selecting", self.tokens[offer.actors])
+                if action["selects"]:  # the selected entities hear who has selected them
+                    marks = net.linear(f"{self.at[earlier]}.told.selecting", self.tokens[offer.actors], net.width)
                     heard[offer.actees] += self.selected(earlier).T @ marks
         return heard
 
+    def told(self, name: str) -> Array:
+        """(A, D) message of each actor's choice: of a set the mean over its entities, of nobody 0."""
+        net, at, action, chosen = self.net, f"{self.at[name]}.told", self.actions[name], self.chosen[name]
+        if action["selects"]:
+            selected, actees = self.selected(name), self.tokens[self.frame.offers[name].actees]
+            sums = selected @ net.linear(f"{at}.selected", actees, net.width)
+            return sums / np.maximum(1, selected.sum(1, keepdims=True))
+        if action["type"] == "ContinuousActionSpace":
+            return net.linear(at, self.made[name].scaled(chosen), net.width)
+        return net.take(f"{at}.weight", len(action["choices"]), net.width)[chosen]
+
     def selected(self, name: str) -> Array:
         """(A, N) 1 for the actees that each actor has selected, otherwise 0."""
-        chosen, columns = self.chosen[name], np.arange(len(self.frame.offers[name].actees))
-        return (chosen > 0 if chosen.ndim == 2 else chosen[:, None] == columns).astype(np.float32)
+        chosen, n = self.chosen[name], len(self.frame.offers[name].actees)
+        return (chosen > 0 if chosen.ndim == 2 else chosen[:, None] == np.arange(n)).astype(np.float32)
 
     def still_open(self, name: str) -> Array:
         """The mask of an action without what earlier choices close; who did not choose has the whole mask."""
-        offer, action = self.frame.offers[name], self.net.actions[name]
-        is_open, selection = offer.is_open, selection_before(self.net.actions, name)
-        for earlier, table in action.get("allowed", {}).items():
+        offer, is_open = self.frame.offers[name], self.frame.offers[name].is_open
+        tables = {earlier: np.array(table)[:, None] for earlier, table in self.actions[name]["allowed"].items()}
+        if offer.after is not None:
+            tables[self.net.spaces.selection_before(name)] = offer.after.transpose(1, 0, 2)
+        for earlier, table in tables.items():  # (choices of the earlier action, A or 1, C) bool
             if earlier in self.chosen:
-                everything = np.ones((1, is_open.shape[1]), np.bool_)
-                choices = np.append(self.chosen[earlier], len(table))[self.rows_of(offer, earlier)]
-                is_open = is_open & np.concatenate([np.array(table), everything])[choices]
-        if offer.after is not None and selection in self.chosen:
-            places = np.append(self.chosen[selection], offer.after.shape[1])[self.rows_of(offer, selection)]
-            after = np.concatenate([offer.after, np.ones_like(is_open)[:, None]], 1)
-            is_open = is_open & after[np.arange(len(places)), places]
+                place = np.full(len(self.tokens), -1)
+                place[self.frame.offers[earlier].actors] = np.arange(len(self.chosen[earlier]))
+                who = np.where(self.actions[earlier]["is_global"], -1, offer.actors)  # the frame's entity is the last
+                choices = np.append(self.chosen[earlier], len(table))[place[who]]
+                table = np.broadcast_to(table, (len(table), *is_open.shape))
+                is_open = is_open & np.concatenate([table, np.ones_like(is_open)[None]])[choices, np.arange(len(who))]
         return is_open
 
-    def rows_of(self, offer: Offer, earlier: str) -> Array:
-        """(A,) the place of each actor among those of an earlier action, or of the frame; -1 for none."""
-        actors, places = self.frame.offers[earlier].actors, np.full(len(self.tokens), -1)
-        places[actors] = np.arange(len(actors))
-        return places[actors.repeat(len(offer.actors)) if is_global(self.net.actions[earlier]) else offer.actors]
-
     def column(self, feature: str) -> Array:
-        """(E,) a feature of each entity, its own or the frame's; 0 where there is none."""
-        names = {name: [each for each, _ in given] for name, given in self.net.features.items()}
-        return np.concatenate(
-            [
-                rows[:, names[name].index(feature)] if feature in names[name] else np.zeros(len(rows), np.float32)
-                for name, rows in self.rows.items()
-            ]
-        )
+        """(E,) float64, a feature of each entity, its own or the frame's; 0 where there is none."""
+        names = {name: [each for each, _ in self.net.joined(name)] for name in self.rows}
+        columns = {name: names[name].index(feature) if feature in names[name] else None for name in names}
+        zeros = np.zeros(len(self.tokens))
+        found = [zeros[: len(r)] if columns[name] is None else r[:, columns[name]] for name, r in self.rows.items()]
+        return np.concatenate(found).astype(np.float64)
+
+    def result(self, name: str) -> tuple[Any, Any]:
+        """What the actors of an action do, and the probabilities of their choices, in the form of docs/protocol.md."""
+        action, chosen, offer, p = self.actions[name], self.chosen[name], self.frame.offers[name], self.made[name].p
+        actors, actees = ([self.frame.ids[k] for k in each] for each in (offer.actors, offer.actees))
+        if action["is_global"]:
+            return {"choice": int(chosen[0]), "label": action["choices"][chosen[0]]}, p[0].tolist()
+        if action["type"] == "SelectEntitiesActionSpace":
+            sets = [sorted(np.flatnonzero(places), key=places.__getitem__) for places in chosen]
+            told = {"actors": actors, "actees": [[actees[k] for k in found] for found in sets]}
+            return told, {"actees": actees, "rows": p.tolist()}
+        if action["selects"]:  # who selects nobody is not listed
+            pairs = [(actor, actees[k]) for actor, k in zip(actors, chosen, strict=True) if k < len(actees)]
+            told = {"actors": [actor for actor, _ in pairs], "actees": [actee for _, actee in pairs]}
+            return told, {"actees": actees, "rows": (p if action.get("nobody") else p[:, :-1]).tolist()}
+        told = {"actors": actors, "values" if p is None else "choices": chosen.tolist()}
+        return told, None if p is None else p.tolist()
