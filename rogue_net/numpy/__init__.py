@@ -4,9 +4,8 @@
     decision = policy.act(observation)              # actions in the world's own ids, log-probs, value, probabilities
     decision = policy.act(observation, decision.state, greedy=True)    # the next step of the same episode
 
-The modules are a complete description of the network, for one frame at a time: `reading` has the file and what an observation is,
-`network` leads from features to tokens, `heads` from tokens to actions. Shapes: E entities of the frame (its tokens), F features, D
-width, H heads of K numbers, A actors, C choices, N entities to select from.
+The modules describe the network completely, for one frame: `reading` has the file and what an observation is, `network` leads from
+features to tokens, `heads` from tokens to actions.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import numpy as np
 
 from .heads import Heads, Rng
 from .network import Memories, Network
-from .reading import FORMAT, GLOBAL, Array, PolicyError, Spaces, read_file
+from .reading import FORMAT, Array, PolicyError, Spaces, read_file
 
 __all__ = ["FORMAT", "Decision", "Policy", "PolicyError"]
 
@@ -32,17 +31,11 @@ class Decision(NamedTuple):
     log_probs: dict[str, Array]  # action -> (A,) of each actor, in the order of the observation
     value: float  # expected discounted return
     probabilities: dict[str, Any]  # action -> a row for each actor, in the form of docs/protocol.md
-    state: tuple[
-        Memories, Memories
-    ]  # what the policy, and a separate value network, remember: for the next step of the episode
+    state: tuple[Memories, Memories]  # what the policy and a separate value network remember, for the next step
 
 
 class Policy:
-    """A policy, and its value function; `load` makes it from a file.
-
-    Attributes:
-        spaces: what the worlds show and ask for.
-    """
+    """A policy, and its value function."""
 
     def __init__(self, tensors: dict[str, Array], config: Any, spaces: Spaces) -> None:
         of_value = {name.removeprefix("value_net/"): tensors[name] for name in tensors if name.startswith("value_net/")}
@@ -60,26 +53,20 @@ class Policy:
         try:
             policy = Policy(tensors, metadata["config"], Spaces(metadata["spaces"]))
             for net in (policy.net, policy.value_net):  # a frame that asks for all tensors
-                heads = Heads(
-                    net, policy.spaces.read(policy.spaces.example(net.settings["translation"]["reference_entity"])), {}
-                )
-                for name in policy.spaces.order:
-                    heads.decide(name, None)
+                frame = policy.spaces.read(policy.spaces.example(net.settings["translation"]["reference_entity"]))
+                Heads(net, frame, {}).decide(None)
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError) as error:
             raise PolicyError(f"{path} is no policy that can be played: {error or type(error).__name__}") from error
         return policy
 
     def act(self, observation: Any, state: Any = None, greedy: bool = False, rng: Rng = None) -> Any:
-        """Choose actions for one observation, or for each of a list of them.
+        """Choose actions for one observation, or for each of a list of them; returns a `Decision`, or a list.
 
         Args:
             observation: a mapping as in docs/protocol.md, or an object with its attributes, as `entity_gym.Observation`.
             state: `Decision.state` of the step before in the same episode, or a list of them; None: an episode begins.
             greedy: take the likeliest choices, and of numbers the middle, instead of drawing.
             rng: draws; None: a generator that the system has seeded.
-
-        Returns:
-            A `Decision`, or a list of them.
 
         Raises:
             PolicyError: an observation does not fit the spaces.
@@ -88,17 +75,11 @@ class Policy:
             states = [None] * len(observation) if state is None else state
             return [self.act(*each, greedy, rng) for each in zip(observation, states, strict=True)]
         frame, (before, of_value) = self.spaces.read(observation), state or ({}, {})
-        with np.errstate(all="ignore"):  # numbers that np.where leaves out
-            heads = Heads(self.net, frame, before)
-            judge = heads if self.value_net is self.net else Heads(self.value_net, frame, of_value)
-            for name in self.spaces.order:
-                if name in frame.offers:
-                    heads.decide(name, None if greedy else rng or self.rng)
-            log_probs = {name: heads.made[name].log_prob(heads.chosen[name]) for name in frame.offers}
+        heads = Heads(self.net, frame, before)
+        judge = heads if self.value_net is self.net else Heads(self.value_net, frame, of_value)
+        log_probs = heads.decide(None if greedy else rng or self.rng)
         if np.isnan([judge.value, *(each.sum() for each in log_probs.values())]).any():
-            raise PolicyError(
-                "the network's outputs are NaN: every choice of an actor is closed, or weights are too large"
-            )
+            raise PolicyError("outputs are NaN: every choice of an actor is closed, or weights are too large")
         results = {name: heads.result(name) for name in frame.offers}
-        actions, p = ({name: result[k] for name, result in results.items() if result[k] is not None} for k in (0, 1))
+        actions, p = ({name: each[k] for name, each in results.items() if each[k] is not None} for k in (0, 1))
         return Decision(actions, log_probs, judge.value, p, (heads.after, judge.after))

@@ -164,13 +164,16 @@ class Heads:
         self.value, self.at = net.value(self.tokens), {name: f"heads.{k}" for k, name in enumerate(self.actions)}
         self.made, self.chosen = dict[str, Any](), dict[str, Array]()
 
-    def decide(self, name: str, rng: Rng) -> None:
-        """Decide an action. Where its actors do so in turn, all of them decide again after each."""
-        in_turn = ACTORS in self.actions[name]["after"]
-        for turn in range(max(1, len(self.frame.offers[name].actors)) if in_turn else 1):
-            self.made[name] = self.distribution(name)
-            choices = self.made[name].choose(rng)
-            self.chosen[name] = np.concatenate([self.chosen[name][:turn], choices[turn:]]) if turn else choices
+    @np.errstate(all="ignore")  # of numbers that np.where leaves out
+    def decide(self, rng: Rng) -> dict[str, Array]:
+        """Decide all actions; returns the (A,) log-probs of each. Actors in turn all decide again after each of them."""
+        for name in self.frame.offers:  # in the order of decisions
+            num_turns = len(self.frame.offers[name].actors) if ACTORS in self.actions[name]["after"] else 1
+            for turn in range(max(1, num_turns)):
+                self.made[name] = self.distribution(name)
+                choices = self.made[name].choose(rng)
+                self.chosen[name] = np.concatenate([self.chosen[name][:turn], choices[turn:]]) if turn else choices
+        return {name: made.log_prob(self.chosen[name]) for name, made in self.made.items()}
 
     def distribution(self, name: str) -> Any:
         """The distribution of an action after the choices that were made, perhaps by some of its own actors."""
