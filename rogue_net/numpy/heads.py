@@ -1,8 +1,7 @@
-"""From tokens to actions: distributions, and the heads that make them.
+"""From tokens to actions: distributions, and the heads that make them. Shapes: E tokens, A actors, C choices, N actees, D, K widths.
 
-Choices are arrays: (A,) numbers of choices; (A,) places of selected entities among the actees, N for nobody; (A, n) numbers; or
-(A, N) sets, 0 for what is not in them, otherwise 1 or the place in the order. Shapes: E tokens, D width, A actors, C choices, N
-actees, K width of keys.
+What is chosen are (A,) numbers of choices; (A,) places among the actees, N for nobody; (A, n) numbers; or (A, N) sets, 0 for what
+is not in them, otherwise 1 or the place in the order.
 """
 
 from __future__ import annotations
@@ -53,14 +52,10 @@ class Numbers:
         low, high = (np.array(action[side], np.float32) for side in ("low", "high"))  # NaN: no bound
         self.low, self.high = np.where(np.isnan(low), -np.inf, low), np.where(np.isnan(high), np.inf, high)
         self.both, self.one = np.isfinite(low + high), np.isnan(low) ^ np.isnan(high)
-        self.sign, low, high = (
-            np.where(np.isnan(low), -1, 1).astype(np.float32),
-            np.nan_to_num(low),
-            np.nan_to_num(high),
-        )
+        self.sign, low, high = np.where(np.isnan(low), np.float32(-1), 1), np.nan_to_num(low), np.nan_to_num(high)
         self.center, self.radius, self.edge = (low + high) / 2, np.where(self.both, (high - low) / 2, 1), low + high
-        outermost = np.maximum(np.abs(low), np.abs(high))
-        self.step = np.maximum(outermost - np.nextafter(outermost, np.float32(0)), np.finfo(np.float32).tiny)
+        most = np.maximum(np.abs(low), np.abs(high))  # and how far the next float32 inside of it is
+        self.step = np.maximum(most - np.nextafter(most, np.float32(0)), np.finfo(np.float32).tiny)
 
     def choose(self, rng: Rng) -> Array:
         noise = 0 if rng is None else rng.standard_normal(self.mean.shape, np.float32)
@@ -70,7 +65,7 @@ class Numbers:
         return np.clip(a, self.low, self.high).astype(np.float32)
 
     def log_prob(self, chosen: Array) -> Array:
-        y, limit = self.scaled(chosen), 1 - self.step / self.radius  # the next float32 inside the bounds
+        y, limit = self.scaled(chosen), 1 - self.step / self.radius
         above, below = np.log1p(np.clip(y, -limit, limit)), np.log1p(-np.clip(y, -limit, limit))
         y = np.maximum(self.sign * (chosen - self.edge), self.step)
         slope = np.log(-np.expm1(-y))
@@ -177,14 +172,8 @@ class Heads:
 
     def distribution(self, name: str) -> Any:
         """The distribution of an action after the choices that were made, perhaps by some of its own actors."""
-        net, at, action, offer, tokens = (
-            self.net,
-            self.at[name],
-            self.actions[name],
-            self.frame.offers[name],
-            self.tokens,
-        )
-        is_open, size = offer.is_open, net.settings["d_qk"]
+        net, at, action, offer = self.net, self.at[name], self.actions[name], self.frame.offers[name]
+        tokens, is_open, size = self.tokens, offer.is_open, net.settings["d_qk"]
         if action["after"]:  # x + W relu(V [x, m] + v) + w, of each token x and the sum m of its messages
             hidden = net.linear(f"{at}.reader.hidden", np.concatenate([tokens, self.messages(name)], 1), net.width)
             tokens = tokens + net.linear(f"{at}.reader.project", np.maximum(hidden, 0), net.width)
@@ -266,10 +255,8 @@ class Heads:
     def column(self, feature: str) -> Array:
         """(E,) float64, a feature of each entity, its own or the frame's; 0 where there is none."""
         names = {name: [each for each, _ in self.net.joined(name)] for name in self.rows}
-        columns = {name: names[name].index(feature) if feature in names[name] else None for name in names}
-        zeros = np.zeros(len(self.tokens))
-        found = [zeros[: len(r)] if columns[name] is None else r[:, columns[name]] for name, r in self.rows.items()]
-        return np.concatenate(found).astype(np.float64)
+        rows = {name: np.append(own, np.zeros((len(own), 1)), 1) for name, own in self.rows.items()}
+        return np.concatenate([own[:, (*names[name], feature).index(feature)] for name, own in rows.items()])
 
     def result(self, name: str) -> tuple[Any, Any]:
         """What the actors of an action do, and the probabilities of their choices, in the form of docs/protocol.md."""
@@ -278,9 +265,8 @@ class Heads:
         if action["is_global"]:
             return {"choice": int(chosen[0]), "label": action["choices"][chosen[0]]}, p[0].tolist()
         if action["type"] == "SelectEntitiesActionSpace":
-            sets = [sorted(np.flatnonzero(places), key=places.__getitem__) for places in chosen]
-            told = {"actors": actors, "actees": [[actees[k] for k in found] for found in sets]}
-            return told, {"actees": actees, "rows": p.tolist()}
+            sets = [[actees[k] for k in places.argsort(kind="stable") if places[k]] for places in chosen]
+            return {"actors": actors, "actees": sets}, {"actees": actees, "rows": p.tolist()}
         if action["selects"]:  # who selects nobody is not listed
             pairs = [(actor, actees[k]) for actor, k in zip(actors, chosen, strict=True) if k < len(actees)]
             told = {"actors": [actor for actor, _ in pairs], "actees": [actee for _, actee in pairs]}

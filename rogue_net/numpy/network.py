@@ -16,6 +16,7 @@ from .reading import GLOBAL, Array, Frame, PolicyError, Spaces
 
 Settings = Mapping[str, Any]
 Memories = Mapping[tuple[str, Hashable], Array]  # (entity type, id) -> (D,) what the entity remembers
+KINDS = ("", "Angle", "Flag", "Category")  # of features; plain ones have none
 SLACK = 1e-4  # what lies this close before a bucket, in buckets, is in it: rounding must not decide
 
 
@@ -25,11 +26,6 @@ def gelu(x: Array) -> Array:
     t = 1 / (1 + 0.3275911 / math.sqrt(2) * size)
     tail = ((((0.5307027145 * t - 0.7265760135) * t + 0.7107068705) * t - 0.142248368) * t + 0.127414796) * t
     return np.maximum(x, 0) - size * tail * np.exp(-0.5 * x * x)
-
-
-def sigmoid(x: Array) -> Array:
-    """1 / (1 + exp(-x))."""
-    return 1 / (1 + np.exp(-x))
 
 
 def log_softmax(logits: Array, is_open: Any = True) -> Array:
@@ -47,7 +43,8 @@ def turned(settings: Settings, d: Array, facing: Array) -> Array:
     return np.stack([z.real, z.imag], -1)
 
 
-GATES = {"linear": lambda x: x, "relu": lambda x: np.maximum(x, 0), "gelu": gelu, "sigmoid": sigmoid}
+GATES: dict[str, Any] = {"linear": lambda x: x, "relu": lambda x: np.maximum(x, 0), "gelu": gelu}
+sigmoid = GATES["sigmoid"] = lambda x: 1 / (1 + np.exp(-x))
 
 
 class Network:
@@ -56,16 +53,14 @@ class Network:
     def __init__(self, tensors: Mapping[str, Array], settings: Settings, spaces: Spaces) -> None:
         self.tensors, self.settings, self.spaces, self.features = tensors, settings, spaces, dict(spaces.features)
         self.width, self.head_width = settings["d_model"], settings["d_model"] // settings["n_head"]
-        move, memory, reference = (
-            settings["translation"],
-            settings["memory"],
-            settings["translation"]["reference_entity"],
-        )
-        self.moved = self.with_position(move, [GLOBAL, reference]) if reference is not None else []
+        move, there, memory = (settings[part] for part in ("translation", "relpos", "memory"))
+        self.moved = self.with_position(move, [GLOBAL, move["reference_entity"]] if move["reference_entity"] else None)
         for name in self.moved if move["add_distance"] else ():
             self.features[name] = [*self.features[name], ("distance", None)]
-        self.placed = self.with_position(settings["relpos"], settings["relpos"]["exclude_entities"])
-        entities = settings["memory_types"] or [name for name in self.features if name != GLOBAL]
+        self.placed = self.with_position(there, there["exclude_entities"])
+        entities = (
+            [n for n in self.features if n != GLOBAL] if settings["memory_types"] is None else settings["memory_types"]
+        )
         self.remember = [*entities * (memory in ("entity", "both")), *[GLOBAL] * (memory in ("frame", "both"))]
 
     def __call__(self, rows: dict[str, Array], frame: Frame, before: Memories) -> tuple[Array, Memories]:
@@ -113,12 +108,7 @@ class Network:
         tokens = []
         for k, (name, given) in enumerate(rows.items()):
             at, kinds = f"embedding.entities.{k}", [kind or {"type": ""} for _, kind in self.joined(name)]
-            if not kinds:
-                tokens.append(self.take(f"{at}.vector", 1, self.width).repeat(len(given), 0))
-                continue
-            of = {
-                t: [k for k, kind in enumerate(kinds) if kind["type"] == t] for t in ("", "Angle", "Flag", "Category")
-            }
+            of = {kind: [k for k, each in enumerate(kinds) if each["type"] == kind] for kind in KINDS}
             plain, angles, flags = (given[:, of[kind]] for kind in ("", "Angle", "Flag"))
             plain = self.running_norm(f"{at}.norm", plain) if of[""] else plain
             x, hidden = np.concatenate([plain, np.cos(angles), np.sin(angles), flags], 1), np.float32(0)
@@ -126,7 +116,8 @@ class Network:
             for number, column in enumerate(of["Category"]):
                 table = self.take(f"{at}.tables.{number}", kinds[column]["num"], self.width)
                 hidden = hidden + table[given[:, column].astype(np.intp)]
-            tokens.append(self.layer_norm(f"{at}.project.2", np.maximum(hidden, 0)))
+            hidden = self.layer_norm(f"{at}.project.2", np.maximum(hidden, 0)) if kinds else hidden
+            tokens.append(hidden if kinds else self.take(f"{at}.vector", 1, self.width).repeat(len(given), 0))
         return np.concatenate(tokens)
 
     def joined(self, name: str) -> list[Any]:
@@ -160,17 +151,15 @@ class Network:
 
     def pool(self, at: str, x: Array, visible: Array | None, relative: None) -> Array:
         """y = P [mean_j, max_j](Q x_j), over the visible entities for visible ones, over all for hidden ones."""
-        prepared, shown = (
-            self.linear(f"{at}.pool.prepare", x, self.width),
-            True if visible is None else visible[:, None],
-        )
+        prepared = self.linear(f"{at}.pool.prepare", x, self.width)
 
         def pooled(rows: Array) -> Array:
             rows = rows if len(rows) else np.zeros((1, self.width), np.float32)
             parts = [getattr(rows, part)(0) for part in ("mean", "max") if part in self.settings["pooling"]]
             return self.linear(f"{at}.pool.project", np.concatenate(parts), self.width)
 
-        return np.where(shown, pooled(prepared if visible is None else prepared[visible]), pooled(prepared))
+        visible = np.full(len(x), True) if visible is None else visible
+        return np.where(visible[:, None], pooled(prepared[visible]), pooled(prepared))
 
     def memory(self, tokens: Array, frame: Frame, before: Memories) -> tuple[Array, Memories]:
         """A minimal GRU along the id of each entity, from step to step; an entity that is not in a frame is forgotten.
@@ -197,11 +186,10 @@ class Network:
         names = [feature for feature, _ in self.features[name]]
         return [names.index(each) for each in wanted] if {*wanted} <= {*names} else []
 
-    def with_position(self, settings: Settings, excluded: list[str]) -> list[str]:
-        """The types that have all coordinates, without the excluded ones."""
-        return [
-            name for name in self.features if name not in excluded and self.columns(name, settings["position_features"])
-        ]
+    def with_position(self, settings: Settings, excluded: list[str] | None) -> list[str]:
+        """The types that have all coordinates, without the excluded ones; None: all are."""
+        found = [name for name in self.features if self.columns(name, settings["position_features"])]
+        return [name for name in found if excluded is not None and name not in excluded]
 
     def facing(self, settings: Settings, name: str, rows: Array) -> Array:
         """(n,) exp(i φ) of the orientations φ of a type's entities; 1 where there is none."""
@@ -238,34 +226,23 @@ class Network:
         Both are sums of rows of a table, which d = R(-φ_i) (p_i - p_j) chooses; a projection adds W norm(d, |d|) + b. They are 0
         for pairs with a type that has no position.
         """
-        at, settings, coordinates = "transformer.relative_positions", self.settings["relpos"], []
-        numbers = {name: self.placed.index(name) if name in self.placed else -1 for name in rows}
-        of = np.repeat([*numbers.values()], [len(own) for own in rows.values()])
-        for name, own in rows.items():
-            nowhere = np.zeros((len(own), len(settings["position_features"])), np.float32)
-            coordinates.append(
-                own[:, self.columns(name, settings["position_features"])] if name in self.placed else nowhere
-            )
-        p, facing = np.concatenate(coordinates), [self.facing(settings, name, own) for name, own in rows.items()]
-        d = turned(settings, p[:, None] - p, np.concatenate(facing)[:, None])
+        at, settings, size = "transformer.relative_positions", self.settings["relpos"], self.head_width
+        of = [self.placed.index(name) if name in self.placed else -1 for name in rows for _ in rows[name]]
+        of, p = np.array(of, np.intp), np.zeros((len(of), len(settings["position_features"])), np.float32)
+        for number, name in enumerate(self.placed):
+            p[of == number] = rows[name][:, self.columns(name, settings["position_features"])]
+        facing = np.concatenate([self.facing(settings, name, rows[name]) for name in rows])
+        d = turned(settings, p[:, None] - p, facing[:, None])
         known = np.concatenate([d, np.linalg.norm(d, axis=-1, keepdims=True)], -1)
         (buckets, count), tables = self.buckets(known), []
-        types = len(self.placed) if settings["per_entity_values"] else 1
-        for part, num, block in (
-            ("key", count, 0 * of),
-            ("value", count * types, np.maximum(of, 0) * count * (types > 1)),
-        ):
-            table = self.take(f"{at}.{part}s", num, self.head_width)
-            total = sum(share[..., None] * table[row + block] for row, share in buckets)
+        for part, types in ("key", 1), ("value", len(self.placed) if settings["per_entity_values"] else 1):
+            table = self.take(f"{at}.{part}s", types * count, size)
+            total = sum(share[..., None] * table[row + of % types * count] for row, share in buckets)
             if settings[f"{part}_projection"]:
-                total = total + self.linear(
-                    f"{at}.{part}_projection", self.running_norm(f"{at}.norm", known), self.head_width
-                )
+                total = total + self.linear(f"{at}.{part}_projection", self.running_norm(f"{at}.norm", known), size)
             tables.append(total * ((of >= 0)[:, None] & (of >= 0))[..., None])
-        if settings["value_gate"] == "none":
-            return *tables, lambda x: 1
-        gate = GATES[settings["value_gate"]]
-        return *tables, lambda x: gate(self.linear(f"{at}.gate_projection", x, self.head_width))
+        gate = GATES.get(settings["value_gate"])
+        return *tables, lambda x: gate(self.linear(f"{at}.gate_projection", x, size)) if gate else 1
 
     def buckets(self, known: Array) -> tuple[list[tuple[Array, Array]], int]:
         """(E, E) rows of a table and shares, of pairs whose d and |d| are `known`, and how many buckets the table has.
@@ -283,11 +260,8 @@ class Network:
             axes.append(np.minimum(distance / scale, extent[-1] - 1))
         found = [(np.zeros(distance.shape, np.intp), np.ones_like(distance))]
         for axis, at in enumerate(axes):
-            size, is_circle = (
-                2 * extent[axis] + 1 if kind == "grid" else extent[axis],
-                axis == 0 and kind in ("radial", "polar"),
-            )
-            low, before, found = np.floor(at), found, []
+            size = 2 * extent[axis] + 1 if kind == "grid" else extent[axis]
+            low, before, is_circle, found = np.floor(at), found, axis == 0 and kind in ("radial", "polar"), []
             ends = [(low, 1 - (at - low)), (low + 1, at - low)]
             for end, part in ends if self.settings["relpos"]["interpolate"] else [(np.floor(at + rounding), 1)]:
                 bucket = (end % size if is_circle else np.minimum(end, size - 1)).astype(np.intp)
