@@ -241,7 +241,7 @@ class Heads:
         offer, is_open = self.frame.offers[name], self.frame.offers[name].is_open
         tables = {earlier: np.array(table)[:, None] for earlier, table in self.actions[name]["allowed"].items()}
         if offer.after is not None:
-            tables[self.net.spaces.selection_before(name)] = offer.after.transpose(1, 0, 2)
+            tables[self.actions[name]["selection"]] = offer.after.transpose(1, 0, 2)
         for earlier, table in tables.items():  # (choices of the earlier action, A or 1, C) bool
             if earlier in self.chosen:
                 place = np.full(len(self.tokens), -1)
@@ -254,7 +254,7 @@ class Heads:
 
     def column(self, feature: str) -> Array:
         """(E,) float64, a feature of each entity, its own or the frame's; 0 where there is none."""
-        names = {name: [each for each, _ in self.net.joined(name)] for name in self.rows}
+        names = {name: [each for each, _ in self.net.joined[name]] for name in self.rows}
         rows = {name: np.append(own, np.zeros((len(own), 1)), 1) for name, own in self.rows.items()}
         return np.concatenate([own[:, (*names[name], feature).index(feature)] for name, own in rows.items()])
 

@@ -57,10 +57,10 @@ class Network:
         self.moved = self.with_position(move, [GLOBAL, move["reference_entity"]] if move["reference_entity"] else None)
         for name in self.moved if move["add_distance"] else ():
             self.features[name] = [*self.features[name], ("distance", None)]
+        self.joined = {name: own + spaces.globals * (name != GLOBAL) for name, own in self.features.items()}
         self.placed = self.with_position(there, there["exclude_entities"])
-        entities = (
-            [n for n in self.features if n != GLOBAL] if settings["memory_types"] is None else settings["memory_types"]
-        )
+        chosen = self.features if settings["memory_types"] is None else settings["memory_types"]
+        entities = [name for name in chosen if name != GLOBAL]
         self.remember = [*entities * (memory in ("entity", "both")), *[GLOBAL] * (memory in ("frame", "both"))]
 
     def __call__(self, rows: dict[str, Array], frame: Frame, before: Memories) -> tuple[Array, Memories]:
@@ -107,7 +107,7 @@ class Network:
         """(E, D) tokens: LayerNorm(ReLU(W x + b + table_c[id_c] + ...)) for each type; without features, a learned vector."""
         tokens = []
         for k, (name, given) in enumerate(rows.items()):
-            at, kinds = f"embedding.entities.{k}", [kind or {"type": ""} for _, kind in self.joined(name)]
+            at, kinds = f"embedding.entities.{k}", [kind or {"type": ""} for _, kind in self.joined[name]]
             of = {kind: [k for k, each in enumerate(kinds) if each["type"] == kind] for kind in KINDS}
             plain, angles, flags = (given[:, of[kind]] for kind in ("", "Angle", "Flag"))
             plain = self.running_norm(f"{at}.norm", plain) if of[""] else plain
@@ -119,10 +119,6 @@ class Network:
             hidden = self.layer_norm(f"{at}.project.2", np.maximum(hidden, 0)) if kinds else hidden
             tokens.append(hidden if kinds else self.take(f"{at}.vector", 1, self.width).repeat(len(given), 0))
         return np.concatenate(tokens)
-
-    def joined(self, name: str) -> list[Any]:
-        """The features of a type with those of the frame."""
-        return self.features[name] + self.spaces.globals * (name != GLOBAL)
 
     def block(self, at: str, tokens: Array, visible: Array | None, relative: Any) -> Array:
         """Return x + mix(norm(x)), then x + MLP(norm(x)) with 4 D hidden units and GELU; `mix` is attention, or pooling."""

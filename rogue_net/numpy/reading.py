@@ -75,9 +75,7 @@ class Offer(NamedTuple):
     actors: Array  # (A,) numbers of entities
     actees: Array  # (N,) those that may be selected
     is_open: Array  # (A, C) bool, or (A, N) for actions that select
-    after: (
-        Array | None
-    )  # (A, N, C) bool: what is open once an actor has selected one of the N actees of an earlier action
+    after: Array | None  # (A, N, C) bool: open to an actor that has selected one of the N actees of an earlier action
 
 
 class Frame(NamedTuple):
@@ -101,49 +99,41 @@ class Spaces:
         self.features = {each["name"]: of(each["features"], each.get("kinds", [])) for each in spaces["entities"]}
         self.globals = of(spaces["global_features"], spaces.get("global_kinds", []))
         self.actions, self.order = dict[str, dict[str, Any]](), list[str]()
+        types = {each["name"]: each["type"] for each in spaces["actions"]}
         for each in spaces["actions"]:
-            kind = {"is_global": each["type"].startswith("Global"), "selects": each["type"].startswith("Select")}
-            self.actions[each["name"]] = {"after": [], "allowed": {}, "choices": []} | kind | each
+            action = self.actions[each["name"]] = {"after": [], "allowed": {}, "choices": []} | each
+            action |= {"is_global": action["type"].startswith("Global"), "selects": action["type"].startswith("Select")}
+            before = [name for name in action["after"] if types.get(name) == "SelectEntityActionSpace"]
+            action["selection"] = before[0] if len(before) == 1 else None  # to which a `mask_after` belongs
         if self.globals or any(action["is_global"] for action in self.actions.values()):
             self.features[GLOBAL] = self.globals  # stands last in every frame
         while waiting := [name for name in self.actions if name not in self.order]:
             self.order.append([name for name in waiting if {*self.actions[name]["after"]} <= {ACTORS, *self.order}][0])
 
-    def selection_before(self, name: str) -> str:
-        """The only action in `after` that selects one entity, to which a `mask_after` belongs; empty: there is not one."""
-        earlier = [each for each in self.actions[name]["after"] if each != ACTORS]
-        found = [each for each in earlier if self.actions[each]["type"] == "SelectEntityActionSpace"]
-        return found[0] if len(found) == 1 else ""
-
     def example(self, alone: str | None) -> dict[str, Any]:
         """An observation of two entities of each type, but one of the type `alone`, and of every action."""
-        sizes = {
-            name: (1 if name == alone else 2, len(self.features[name])) for name in self.features if name != GLOBAL
-        }
-        features = {name: np.zeros(size, np.float32) for name, size in sizes.items()}
-        ids = {name: [(name, k) for k in range(n)] for name, (n, _) in sizes.items()}
-        actions: dict[str, Any] = {name: {} for name in self.actions}
+        counts = {name: 1 if name == alone else 2 for name in self.features if name != GLOBAL}
+        features = {name: np.zeros((n, len(self.features[name])), np.float32) for name, n in counts.items()}
+        ids, actions = (
+            {name: [(name, k) for k in range(n)] for name, n in counts.items()},
+            dict.fromkeys(self.actions, {}),
+        )
         return {"features": features, "ids": ids, "actions": actions, "global_features": [0] * len(self.globals)}
 
     def read(self, observation: Any) -> Frame:
-        """Read an observation: a mapping as in docs/protocol.md, or an object with the same attributes.
-
-        Raises:
-            PolicyError: it does not fit the spaces.
-        """
-        given, names, shown, masks = (
-            _part(observation, each, {}) for each in ("features", "ids", "visible", "actions")
-        )
+        """Read an observation: a mapping as in docs/protocol.md, or an object with its attributes; else a PolicyError."""
+        parts = "features", "ids", "visible", "actions"
+        given, names, shown, masks = (_part(observation, part, {}) for part in parts)
         for name in {*given, *names, *shown} - (self.features.keys() - {GLOBAL}) | masks.keys() - self.actions.keys():
             raise PolicyError(f"{name!r} is unknown; types: {[*self.features]}, actions: {self.order}")
         features, places, ids = dict[str, Array](), dict[str, slice](), list[Hashable | None]()
         for name in self.features:
             rows = [_part(observation, "global_features", ())] if name == GLOBAL else given.get(name, ())
-            features[name], start = self._rows(name, rows), len(ids)
-            places[name] = slice(start, start + len(features[name]))
-            ids.extend(names.get(name, [None] * len(features[name])))
+            rows = features[name] = self._rows(name, rows)
+            places[name] = slice(len(ids), len(ids) + len(rows))
+            ids.extend(names.get(name, [None] * len(rows)))
             if len(ids) != places[name].stop:
-                raise PolicyError(f"{len(names[name])} ids for the {len(features[name])} entities of type {name!r}")
+                raise PolicyError(f"{len(names[name])} ids for the {len(rows)} entities of type {name!r}")
         numbers = {id_: number for number, id_ in enumerate(ids) if id_ is not None}
         if len(numbers) + ids.count(None) != len(ids):
             raise PolicyError(f"ids are {ids!r:.200}; they must be unique across all types")
@@ -151,9 +141,8 @@ class Spaces:
         for name, flags in shown.items():
             visible[places[name]] = _flags(flags, (len(features[name]),), f"visible of {name!r}")
         frame = Frame(features, places, ids, visible if shown else None, {})
-        for name in self.order:
-            if name in masks:
-                frame.offers[name] = self._offer(name, masks[name], frame, numbers)
+        for name in (name for name in self.order if name in masks):
+            frame.offers[name] = self._offer(name, masks[name], frame, numbers)
         return frame
 
     def _rows(self, name: str, given: Any) -> Array:
@@ -165,9 +154,8 @@ class Spaces:
         except (TypeError, ValueError):
             rows = np.full((1, 1 + len(kinds)), np.nan)
         if rows.shape[1:] != (len(kinds),) or not np.isfinite(rows).all():
-            raise PolicyError(
-                f"features of {name!r} are {given!r:.200}; expected rows of finite {[each for each, _ in kinds]}"
-            )
+            wanted = [feature for feature, _ in kinds]
+            raise PolicyError(f"features of {name!r} are {given!r:.200}; expected rows of finite numbers for {wanted}")
         for values, (feature, kind) in zip(rows.T, kinds, strict=True):
             most = np.inf if kind is None or kind["type"] == "Angle" else kind.get("num", 2) - 1
             if most < np.inf and ((values % 1).any() or values.min(initial=0) < 0 or values.max(initial=0) > most):
@@ -186,10 +174,8 @@ class Spaces:
         if action.get("exclude_self"):
             is_open = is_open & (actors[:, None] != actees)
         if after is not None:
-            earlier = frame.offers.get(self.selection_before(name))
-            after = _flags(
-                after, (shape[0], len(earlier.actees) if earlier else 0, shape[1]), f"mask_after of {name!r}"
-            )
+            columns = len(frame.offers[action["selection"]].actees) if action["selection"] in frame.offers else 0
+            after = _flags(after, (shape[0], columns, shape[1]), f"mask_after of {name!r}")
         return Offer(actors, actees, is_open, after)
 
 
