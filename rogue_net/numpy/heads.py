@@ -58,14 +58,13 @@ class Numbers:
         self.step = np.maximum(most - np.nextafter(most, np.float32(0)), np.finfo(np.float32).tiny)
 
     def choose(self, rng: Rng) -> Array:
-        noise = 0 if rng is None else rng.standard_normal(self.mean.shape, np.float32)
-        u = self.mean + np.exp(self.log_std) * noise
+        u = self.mean + (0 if rng is None else np.exp(self.log_std) * rng.standard_normal(self.mean.shape, np.float32))
         a = np.where(self.both, self.center + self.radius * np.tanh(u), u)
         a = np.where(self.one, self.edge + self.sign * np.logaddexp(0, self.sign * u), a)
         return np.clip(a, self.low, self.high).astype(np.float32)
 
     def log_prob(self, chosen: Array) -> Array:
-        y, limit = self.scaled(chosen), 1 - self.step / self.radius
+        y, limit = (chosen - self.center) / self.radius, 1 - self.step / self.radius
         above, below = np.log1p(np.clip(y, -limit, limit)), np.log1p(-np.clip(y, -limit, limit))
         y = np.maximum(self.sign * (chosen - self.edge), self.step)
         slope = np.log(-np.expm1(-y))
@@ -73,10 +72,6 @@ class Numbers:
         slope = np.where(self.both, np.log(self.radius) + above + below, np.where(self.one, slope, 0))
         z = (u - self.mean) * np.exp(-self.log_std)
         return (-0.5 * z * z - self.log_std - 0.5 * math.log(2 * math.pi) - slope).sum(1)
-
-    def scaled(self, chosen: Array) -> Array:
-        """The numbers; those with two bounds from -1 to 1."""
-        return np.where(self.both, (chosen - self.center) / self.radius, chosen)
 
 
 class Sets:
@@ -155,8 +150,8 @@ class Heads:
 
     def __init__(self, net: Network, frame: Frame, before: Memories) -> None:
         self.net, self.frame, self.actions, self.rows = net, frame, net.spaces.actions, net.rows(frame)
-        self.tokens, self.after = net(self.rows, frame, before)
-        self.value, self.at = net.value(self.tokens), {name: f"heads.{k}" for k, name in enumerate(self.actions)}
+        self.tokens, self.value, self.after = net(self.rows, frame, before)
+        self.at = {name: f"heads.{k}" for k, name in enumerate(self.actions)}
         self.made, self.chosen = dict[str, Any](), dict[str, Array]()
 
     @np.errstate(all="ignore")  # of numbers that np.where leaves out
@@ -204,20 +199,18 @@ class Heads:
     def messages(self, name: str) -> Array:
         """(E, D) sums of what the tokens hear of earlier choices, before an action is decided."""
         net, heard = self.net, np.zeros_like(self.tokens)
-        for earlier in self.actions[name]["after"]:
-            in_turn, earlier = earlier == ACTORS, name if earlier == ACTORS else earlier
-            if earlier not in self.chosen:
-                continue
-            offer, told, action = self.frame.offers[earlier], self.told(earlier), self.actions[earlier]
-            if in_turn:
-                heard[offer.actors] += summed_before(told)
-            elif action["is_global"] or self.actions[name]["is_global"]:
-                heard += told.sum(0) / max(1, len(told))
-            else:
-                heard[offer.actors] += told
-                if action["selects"]:  # the selected entities hear who has selected them
+        for earlier in (name if each == ACTORS else each for each in self.actions[name]["after"]):
+            if earlier in self.chosen:
+                offer, told, action = self.frame.offers[earlier], self.told(earlier), self.actions[earlier]
+                if earlier == name:
+                    heard[offer.actors] += summed_before(told)
+                elif action["is_global"] or self.actions[name]["is_global"]:
+                    heard += told.sum(0) / max(1, len(told))
+                else:
+                    heard[offer.actors] += told
+                if action["selects"] and not (earlier == name or self.actions[name]["is_global"]):
                     marks = net.linear(f"{self.at[earlier]}.told.selecting", self.tokens[offer.actors], net.width)
-                    heard[offer.actees] += self.selected(earlier).T @ marks
+                    heard[offer.actees] += self.selected(earlier).T @ marks  # they hear who has selected them
         return heard
 
     def told(self, name: str) -> Array:
@@ -227,8 +220,9 @@ class Heads:
             selected, actees = self.selected(name), self.tokens[self.frame.offers[name].actees]
             sums = selected @ net.linear(f"{at}.selected", actees, net.width)
             return sums / np.maximum(1, selected.sum(1, keepdims=True))
-        if action["type"] == "ContinuousActionSpace":
-            return net.linear(at, self.made[name].scaled(chosen), net.width)
+        if action["type"] == "ContinuousActionSpace":  # numbers with two bounds are scaled to -1 to 1
+            both, center, radius = (getattr(self.made[name], part) for part in ("both", "center", "radius"))
+            return net.linear(at, np.where(both, (chosen - center) / radius, chosen), net.width)
         return net.take(f"{at}.weight", len(action["choices"]), net.width)[chosen]
 
     def selected(self, name: str) -> Array:
@@ -248,8 +242,10 @@ class Heads:
                 place[self.frame.offers[earlier].actors] = np.arange(len(self.chosen[earlier]))
                 who = np.where(self.actions[earlier]["is_global"], -1, offer.actors)  # the frame's entity is the last
                 choices = np.append(self.chosen[earlier], len(table))[place[who]]
-                table = np.broadcast_to(table, (len(table), *is_open.shape))
-                is_open = is_open & np.concatenate([table, np.ones_like(is_open)[None]])[choices, np.arange(len(who))]
+                table = np.concatenate(
+                    [np.broadcast_to(table, (len(table), *is_open.shape)), np.ones_like(is_open)[None]]
+                )
+                is_open = is_open & table[choices, np.arange(len(who))]
         return is_open
 
     def column(self, feature: str) -> Array:
@@ -271,5 +267,4 @@ class Heads:
             pairs = [(actor, actees[k]) for actor, k in zip(actors, chosen, strict=True) if k < len(actees)]
             told = {"actors": [actor for actor, _ in pairs], "actees": [actee for _, actee in pairs]}
             return told, {"actees": actees, "rows": (p if action.get("nobody") else p[:, :-1]).tolist()}
-        told = {"actors": actors, "values" if p is None else "choices": chosen.tolist()}
-        return told, None if p is None else p.tolist()
+        return {"actors": actors, "values" if p is None else "choices": chosen.tolist()}, p if p is None else p.tolist()

@@ -54,29 +54,29 @@ class Network:
         self.tensors, self.settings, self.spaces, self.features = tensors, settings, spaces, dict(spaces.features)
         self.width, self.head_width = settings["d_model"], settings["d_model"] // settings["n_head"]
         move, there, memory = (settings[part] for part in ("translation", "relpos", "memory"))
-        self.moved = self.with_position(move, [GLOBAL, move["reference_entity"]] if move["reference_entity"] else None)
+        self.reference, coordinates = move["reference_entity"], move["position_features"]
+        moved = [] if self.reference is None else [name for name in self.features if self.columns(name, coordinates)]
+        self.moved = [name for name in moved if name not in (self.reference, GLOBAL)]
         for name in self.moved if move["add_distance"] else ():
             self.features[name] = [*self.features[name], ("distance", None)]
         self.joined = {name: own + spaces.globals * (name != GLOBAL) for name, own in self.features.items()}
-        self.placed = self.with_position(there, there["exclude_entities"])
+        placed = [name for name in self.features if self.columns(name, there["position_features"])]
+        self.placed = [name for name in placed if name not in there["exclude_entities"]]
         chosen = self.features if settings["memory_types"] is None else settings["memory_types"]
         entities = [name for name in chosen if name != GLOBAL]
         self.remember = [*entities * (memory in ("entity", "both")), *[GLOBAL] * (memory in ("frame", "both"))]
 
-    def __call__(self, rows: dict[str, Array], frame: Frame, before: Memories) -> tuple[Array, Memories]:
-        """(E, D) tokens of a frame with these `rows`, and what its entities remember."""
+    def __call__(self, rows: dict[str, Array], frame: Frame, before: Memories) -> tuple[Array, float, Memories]:
+        """(E, D) tokens of a frame with these `rows`, its value, and what its entities remember."""
         tokens, after, num_blocks = self.embed(rows), before, self.settings["n_layer"]
         relative = self.relative(rows) if self.settings["relpos"]["kind"] != "none" else None
         for k in range(max(1, num_blocks)):
             tokens = self.block(f"transformer.blocks.{k}", tokens, frame.visible, relative) if num_blocks else tokens
             if k == 0 and self.remember:
                 tokens, after = self.memory(tokens, frame, before)
-        return tokens, after
-
-    def value(self, tokens: Array) -> float:
-        """Return mean + deviation (w · m + b), where m is the mean of all (E, D) tokens, 0 without any."""
         mean, deviation = (self.take(f"value_head.{part}") for part in ("mean", "deviation"))
-        return float(mean + deviation * self.linear("value_head.project", tokens.sum(0) / max(1, len(tokens)), 1)[0])
+        of_mean = self.linear("value_head.project", tokens.sum(0) / max(1, len(tokens)), 1)  # without entities of 0
+        return tokens, float(mean + deviation * of_mean[0]), after
 
     def take(self, name: str, *shape: int, dtype: type[np.generic] = np.float32) -> Array:
         """A tensor; a ValueError if it is missing, or has another shape or type."""
@@ -182,11 +182,6 @@ class Network:
         names = [feature for feature, _ in self.features[name]]
         return [names.index(each) for each in wanted] if {*wanted} <= {*names} else []
 
-    def with_position(self, settings: Settings, excluded: list[str] | None) -> list[str]:
-        """The types that have all coordinates, without the excluded ones; None: all are."""
-        found = [name for name in self.features if self.columns(name, settings["position_features"])]
-        return [name for name in found if excluded is not None and name not in excluded]
-
     def facing(self, settings: Settings, name: str, rows: Array) -> Array:
         """(n,) exp(i φ) of the orientations φ of a type's entities; 1 where there is none."""
         if angle := self.columns(name, [settings["rotation_angle_feature"]]):
@@ -201,7 +196,7 @@ class Network:
         p' = R(-φ) (p - q), as the reference entity sees them, which stands at q and faces along φ: 0 if it is hidden or absent.
         """
         rows, move = dict(frame.features), self.settings["translation"]
-        if (name := move["reference_entity"]) is not None:
+        if (name := self.reference) is not None:
             shown = rows[name] if frame.visible is None else rows[name][frame.visible[frame.places[name]]]
             if len(shown) > 1:
                 raise PolicyError(f"the observation shows {len(shown)} of {name!r}; it may show one or none")
@@ -219,8 +214,7 @@ class Network:
     def relative(self, rows: dict[str, Array]) -> tuple[Array, Array, Any]:
         """(E, E, K) keys a_ij and values b_ij for where j stands as i sees it, and the gate, a function of (E, D) tokens.
 
-        Both are sums of rows of a table, which d = R(-φ_i) (p_i - p_j) chooses; a projection adds W norm(d, |d|) + b. They are 0
-        for pairs with a type that has no position.
+        a_ij = sum of rows of a table that d = R(-φ_i) (p_i - p_j) chooses, + W norm(d, |d|) + b with a projection; 0 for excluded types.
         """
         at, settings, size = "transformer.relative_positions", self.settings["relpos"], self.head_width
         of = [self.placed.index(name) if name in self.placed else -1 for name in rows for _ in rows[name]]
@@ -241,10 +235,7 @@ class Network:
         return *tables, lambda x: gate(self.linear(f"{at}.gate_projection", x, size)) if gate else 1
 
     def buckets(self, known: Array) -> tuple[list[tuple[Array, Array]], int]:
-        """(E, E) rows of a table and shares, of pairs whose d and |d| are `known`, and how many buckets the table has.
-
-        It is one row, or with `interpolate` two for each axis. The first axis runs fastest.
-        """
+        """Buckets of pairs whose d and |d| are `known`, (E, E) rows of a table and their shares; and the table's length."""
         kind, extent, scale = (self.settings["relpos"][each] for each in ("kind", "extent", "scale"))
         distance, axes, rounding, count = known[..., -1], [], SLACK, 1
         if kind == "grid":  # each coordinate from -e to e, to the nearest
@@ -255,7 +246,7 @@ class Network:
         if kind in ("distance", "polar"):  # the last one is open
             axes.append(np.minimum(distance / scale, extent[-1] - 1))
         found = [(np.zeros(distance.shape, np.intp), np.ones_like(distance))]
-        for axis, at in enumerate(axes):
+        for axis, at in enumerate(axes):  # the first one runs fastest
             size = 2 * extent[axis] + 1 if kind == "grid" else extent[axis]
             low, before, is_circle, found = np.floor(at), found, axis == 0 and kind in ("radial", "polar"), []
             ends = [(low, 1 - (at - low)), (low + 1, at - low)]

@@ -24,14 +24,7 @@ class PolicyError(ValueError):
 
 
 def read_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Return `spaces` and `config` of a policy file, a safetensors file, and its tensors but for the trainer's.
-
-    It is the length n of its header (8 bytes, little-endian), the header (JSON: tensor -> dtype, shape and data_offsets;
-    `__metadata__` -> texts) and the numbers of its tensors (little-endian).
-
-    Raises:
-        PolicyError: the file has another format, is damaged, or holds numbers that are not finite.
-    """
+    """Return `spaces` and `config` of a policy file (docs/training.md), and its tensors but for the trainer's; or a PolicyError."""
     if not os.path.isfile(path):
         raise PolicyError(f"{path} is no file; give a policy file, which python -m enn_ppo.export RUN FILE writes")
     with open(path, "rb") as file:
@@ -63,10 +56,9 @@ def read_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, A
         if end != len(content):
             raise ValueError("there are bytes behind its tensors")
         return {name: json.loads(metadata[name]) for name in ("spaces", "config")}, tensors
-    except PolicyError:
-        raise
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError) as error:
-        raise PolicyError(f"{path} is no whole policy file: {error or type(error).__name__}") from error
+        message = f"{path} is no whole policy file: {error or type(error).__name__}"
+        raise error if isinstance(error, PolicyError) else PolicyError(message) from error
 
 
 class Offer(NamedTuple):
@@ -114,16 +106,13 @@ class Spaces:
         """An observation of two entities of each type, but one of the type `alone`, and of every action."""
         counts = {name: 1 if name == alone else 2 for name in self.features if name != GLOBAL}
         features = {name: np.zeros((n, len(self.features[name])), np.float32) for name, n in counts.items()}
-        ids, actions = (
-            {name: [(name, k) for k in range(n)] for name, n in counts.items()},
-            dict.fromkeys(self.actions, {}),
-        )
+        ids: dict[str, Any] = {name: [(name, k) for k in range(n)] for name, n in counts.items()}
+        actions: dict[str, Any] = dict.fromkeys(self.actions, {})
         return {"features": features, "ids": ids, "actions": actions, "global_features": [0] * len(self.globals)}
 
     def read(self, observation: Any) -> Frame:
         """Read an observation: a mapping as in docs/protocol.md, or an object with its attributes; else a PolicyError."""
-        parts = "features", "ids", "visible", "actions"
-        given, names, shown, masks = (_part(observation, part, {}) for part in parts)
+        given, names, shown, masks = (_part(observation, x, {}) for x in ("features", "ids", "visible", "actions"))
         for name in {*given, *names, *shown} - (self.features.keys() - {GLOBAL}) | masks.keys() - self.actions.keys():
             raise PolicyError(f"{name!r} is unknown; types: {[*self.features]}, actions: {self.order}")
         features, places, ids = dict[str, Array](), dict[str, slice](), list[Hashable | None]()
