@@ -4,8 +4,7 @@
     decision = policy.act(observation)              # actions in the world's own ids, log-probs, value, probabilities
     decision = policy.act(observation, decision.state, greedy=True)    # the next step of the same episode
 
-The modules describe the network completely, for one frame: `reading` has the file and what an observation is, `network` leads from
-features to tokens, `heads` from tokens to actions.
+The modules describe the network completely, for one frame: `reading` what comes in, `network` its tokens, `heads` the actions.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from .network import Memories, Network
 from .reading import FORMAT, Array, PolicyError, Spaces, read_file
 
 __all__ = ["FORMAT", "Decision", "Policy", "PolicyError"]
-
 __version__ = "0.1.0"
 
 
@@ -60,7 +58,7 @@ class Policy:
         return policy
 
     def act(self, observation: Any, state: Any = None, greedy: bool = False, rng: Rng = None) -> Any:
-        """Choose actions for one observation, or for each of a list of them; returns a `Decision`, or a list.
+        """Choose actions for an observation, or for each of a list of them; returns a `Decision`, or a list.
 
         Args:
             observation: a mapping as in docs/protocol.md, or an object with its attributes, as `entity_gym.Observation`.

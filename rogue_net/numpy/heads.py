@@ -1,7 +1,6 @@
-"""From tokens to actions: distributions, and the heads that make them. Shapes: E tokens, A actors, C choices, N actees, D, K widths.
+"""From tokens to actions: distributions, and heads that make them. Shapes: E tokens, A actors, C choices, N actees; D, K widths.
 
-What is chosen are (A,) numbers of choices; (A,) places among the actees, N for nobody; (A, n) numbers; or (A, N) sets, 0 for what
-is not in them, otherwise 1 or the place in the order.
+What is chosen: (A,) numbers of choices; (A,) places among the actees, N: nobody; (A, n) numbers; (A, N) places in sets, from 1.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .network import Memories, Network, Settings, log_softmax, sigmoid
+from .network import GATES, Memories, Network, Settings, log_softmax
 from .reading import ACTORS, Array, Frame
 
 Rng = np.random.Generator | None  # None: the likeliest is taken
@@ -44,7 +43,7 @@ class Choices:
 class Numbers:
     """Numbers a = f(u) of Gaussians u, with the density of the u that belongs to the float32 a.
 
-    f(u) is u without bounds, center + radius tanh(u) with two, edge + sign softplus(sign u) with one, of sign -1 if it is an upper one.
+    f(u) is u without bounds, center + radius tanh(u) with two, edge + sign softplus(sign u) with one; the sign of an upper one is -1.
     """
 
     def __init__(self, action: Settings, mean: Array, log_std: Array) -> None:
@@ -84,7 +83,7 @@ class Sets:
     def __init__(self, action: Settings, logits: Array, is_open: Array) -> None:
         self.z, count = np.where(is_open, logits, -np.inf).astype(np.float64), is_open.sum(1, keepdims=True)
         self.least, self.most = np.minimum(count, action.get("min", 0)), np.minimum(count, action.get("max", 2**62))
-        self.p, self.log_w, sizes = sigmoid(self.z), list[Array](), np.arange(logits.shape[1] + 2)
+        self.p, self.log_w, sizes = GATES["sigmoid"](self.z), list[Array](), np.arange(logits.shape[1] + 2)
         if action.get("min") or "max" in action:  # otherwise W is not needed
             self.log_w = [np.where((sizes >= self.least) & (sizes <= self.most), 0, -np.inf)]
             for z in self.z.T[::-1, :, None]:  # of each j: (A, N + 2), by c
@@ -109,14 +108,15 @@ class Sets:
 class OrderedSets:
     """A pointer picks an actee, sees what it has picked, and picks again or stops; `p` are those of the first pick.
 
-    z_j = (q + f(first) + l(last) + sum_i s(i) / N + r(share of the budget that is left)) · k_j / sqrt(K), over the actees that are
-    open, not picked and within the budget, and a learned key for stopping
+    z_j = (q + f(first) + l(last) + sum_i s(i) / N + r(share of the budget that is left)) · k_j / sqrt(K), over actees that are open,
+    not picked and within the budget, and a learned key for stopping
     """
 
     def __init__(self, action: Settings, is_open: Array, query: Array, keys: Array, picked: Array, budget: Any) -> None:
         self.action, self.is_open, self.query, self.keys, self.picked = action, is_open, query, keys.T, picked
-        self.log_probs, no_budget = np.zeros(0), (np.zeros((len(query), 1)), np.zeros(len(picked)), lambda share: 0)
-        self.budgets, self.costs, self.of_share = budget or no_budget  # (A, 1), (N,) float64, and r
+        self.p = self.log_probs = np.zeros(0)
+        nothing: Any = np.zeros((len(query), 1)), np.zeros(len(picked)), lambda share: 0
+        self.budgets, self.costs, self.of_share = budget or nothing  # (A, 1), (N,) float64, and r
 
     def choose(self, rng: Rng) -> Array:
         (num_actors, n), (first, last, sums) = self.is_open.shape, np.zeros((3, *self.query.shape), np.float32)
@@ -191,7 +191,7 @@ class Heads:
             return Sets(action, logits, is_open)
         if name in self.chosen:  # in turn: w · x + b for each time that an actor before has selected the entity
             logits = logits + net.linear(f"{at}.taken", actors, 1) * summed_before(self.selected(name))
-        nobody, may = np.zeros((len(actors), 1), np.float32), ~is_open.any(1, keepdims=True)
+        nobody, may = query[:, :1] * 0, ~is_open.any(1, keepdims=True)
         if action.get("nobody"):
             nobody, may = query @ net.take(f"{at}.nobody", 1, size).T, np.ones_like(may)
         return Choices(np.concatenate([logits, nobody], 1), np.concatenate([is_open, may], 1))
@@ -208,9 +208,9 @@ class Heads:
                     heard += told.sum(0) / max(1, len(told))
                 else:
                     heard[offer.actors] += told
-                if action["selects"] and not (earlier == name or self.actions[name]["is_global"]):
-                    marks = net.linear(f"{self.at[earlier]}.told.selecting", self.tokens[offer.actors], net.width)
-                    heard[offer.actees] += self.selected(earlier).T @ marks  # they hear who has selected them
+                    if action["selects"]:  # the selected entities hear who has selected them
+                        marks = net.linear(f"{self.at[earlier]}.told.selecting", self.tokens[offer.actors], net.width)
+                        heard[offer.actees] += self.selected(earlier).T @ marks
         return heard
 
     def told(self, name: str) -> Array:
@@ -220,9 +220,8 @@ class Heads:
             selected, actees = self.selected(name), self.tokens[self.frame.offers[name].actees]
             sums = selected @ net.linear(f"{at}.selected", actees, net.width)
             return sums / np.maximum(1, selected.sum(1, keepdims=True))
-        if action["type"] == "ContinuousActionSpace":  # numbers with two bounds are scaled to -1 to 1
-            both, center, radius = (getattr(self.made[name], part) for part in ("both", "center", "radius"))
-            return net.linear(at, np.where(both, (chosen - center) / radius, chosen), net.width)
+        if (made := self.made[name]).p is None:  # numbers, of which those with two bounds are scaled to -1 to 1
+            return net.linear(at, np.where(made.both, (chosen - made.center) / made.radius, chosen), net.width)
         return net.take(f"{at}.weight", len(action["choices"]), net.width)[chosen]
 
     def selected(self, name: str) -> Array:

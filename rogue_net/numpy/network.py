@@ -1,7 +1,6 @@
-"""From the features of a frame to its tokens and its value.
+"""From the features of a frame to its tokens and its value; only attention, or pooling, lets entities see each other.
 
-Only attention, or pooling in its place, lets entities see each other. Shapes: n entities of a type, E of the frame, F features, D
-width, H heads of K = D / H numbers each.
+Shapes: n entities of a type, E of the frame, F features, D width, H heads of K = D / H numbers each.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def turned(settings: Settings, d: Array, facing: Array) -> Array:
 
 
 GATES: dict[str, Any] = {"linear": lambda x: x, "relu": lambda x: np.maximum(x, 0), "gelu": gelu}
-sigmoid = GATES["sigmoid"] = lambda x: 1 / (1 + np.exp(-x))
+GATES["sigmoid"] = lambda x: 1 / (1 + np.exp(-x))
 
 
 class Network:
@@ -63,8 +62,8 @@ class Network:
         placed = [name for name in self.features if self.columns(name, there["position_features"])]
         self.placed = [name for name in placed if name not in there["exclude_entities"]]
         chosen = self.features if settings["memory_types"] is None else settings["memory_types"]
-        entities = [name for name in chosen if name != GLOBAL]
-        self.remember = [*entities * (memory in ("entity", "both")), *[GLOBAL] * (memory in ("frame", "both"))]
+        self.remember = [name for name in chosen if name != GLOBAL and memory in ("entity", "both")]
+        self.remember += [GLOBAL] * (memory in ("frame", "both"))
 
     def __call__(self, rows: dict[str, Array], frame: Frame, before: Memories) -> tuple[Array, float, Memories]:
         """(E, D) tokens of a frame with these `rows`, its value, and what its entities remember."""
@@ -111,7 +110,10 @@ class Network:
             of = {kind: [k for k, each in enumerate(kinds) if each["type"] == kind] for kind in KINDS}
             plain, angles, flags = (given[:, of[kind]] for kind in ("", "Angle", "Flag"))
             plain = self.running_norm(f"{at}.norm", plain) if of[""] else plain
-            x, hidden = np.concatenate([plain, np.cos(angles), np.sin(angles), flags], 1), np.float32(0)
+            x, hidden = (
+                np.concatenate([plain, np.cos(angles), np.sin(angles), flags], 1),
+                np.zeros((1, self.width), np.float32),
+            )
             hidden = self.linear(f"{at}.project.0", x, self.width) if x.shape[1] else hidden
             for number, column in enumerate(of["Category"]):
                 table = self.take(f"{at}.tables.{number}", kinds[column]["num"], self.width)
@@ -171,7 +173,7 @@ class Network:
         h = np.array([before.get(key, first[key[0]]) for key in known], np.float32).reshape(-1, self.width)
         x, tokens = self.layer_norm(f"{at}.norm_in", tokens[[*known.values()]]), tokens.copy()
         z, c = np.split(self.linear(f"{at}.gates", x, 2 * self.width), 2, 1)
-        h = h + sigmoid(z) * (c - h)
+        h = h + GATES["sigmoid"](z) * (c - h)
         tokens[[*known.values()]] += self.linear(f"{at}.out", self.layer_norm(f"{at}.norm_out", h), self.width)
         return tokens, dict(zip(known, h, strict=True))
 
@@ -214,20 +216,21 @@ class Network:
     def relative(self, rows: dict[str, Array]) -> tuple[Array, Array, Any]:
         """(E, E, K) keys a_ij and values b_ij for where j stands as i sees it, and the gate, a function of (E, D) tokens.
 
-        a_ij = sum of rows of a table that d = R(-φ_i) (p_i - p_j) chooses, + W norm(d, |d|) + b with a projection; 0 for excluded types.
+        a_ij = sum of rows of a table that d = R(-φ_i) (p_i - p_j) chooses, with a projection + W norm(d, |d|) + b; for types without
+        a position 0.
         """
         at, settings, size = "transformer.relative_positions", self.settings["relpos"], self.head_width
-        of = [self.placed.index(name) if name in self.placed else -1 for name in rows for _ in rows[name]]
-        of, p = np.array(of, np.intp), np.zeros((len(of), len(settings["position_features"])), np.float32)
+        types = [self.placed.index(name) if name in self.placed else -1 for name in rows for _ in rows[name]]
+        of, p = np.array(types, np.intp), np.zeros((len(types), len(settings["position_features"])), np.float32)
         for number, name in enumerate(self.placed):
             p[of == number] = rows[name][:, self.columns(name, settings["position_features"])]
         facing = np.concatenate([self.facing(settings, name, rows[name]) for name in rows])
         d = turned(settings, p[:, None] - p, facing[:, None])
         known = np.concatenate([d, np.linalg.norm(d, axis=-1, keepdims=True)], -1)
         (buckets, count), tables = self.buckets(known), []
-        for part, types in ("key", 1), ("value", len(self.placed) if settings["per_entity_values"] else 1):
-            table = self.take(f"{at}.{part}s", types * count, size)
-            total = sum(share[..., None] * table[row + of % types * count] for row, share in buckets)
+        for part, blocks in ("key", 1), ("value", len(self.placed) if settings["per_entity_values"] else 1):
+            table = self.take(f"{at}.{part}s", blocks * count, size)
+            total: Any = sum(share[..., None] * table[row + of % blocks * count] for row, share in buckets)
             if settings[f"{part}_projection"]:
                 total = total + self.linear(f"{at}.{part}_projection", self.running_norm(f"{at}.norm", known), size)
             tables.append(total * ((of >= 0)[:, None] & (of >= 0))[..., None])

@@ -99,16 +99,18 @@ class Spaces:
             action["selection"] = before[0] if len(before) == 1 else None  # to which a `mask_after` belongs
         if self.globals or any(action["is_global"] for action in self.actions.values()):
             self.features[GLOBAL] = self.globals  # stands last in every frame
-        while waiting := [name for name in self.actions if name not in self.order]:
-            self.order.append([name for name in waiting if {*self.actions[name]["after"]} <= {ACTORS, *self.order}][0])
+        while left := [name for name in self.actions if name not in self.order]:
+            self.order.append([name for name in left if {*self.actions[name]["after"]} <= {ACTORS, *self.order}][0])
 
     def example(self, alone: str | None) -> dict[str, Any]:
         """An observation of two entities of each type, but one of the type `alone`, and of every action."""
         counts = {name: 1 if name == alone else 2 for name in self.features if name != GLOBAL}
         features = {name: np.zeros((n, len(self.features[name])), np.float32) for name, n in counts.items()}
-        ids: dict[str, Any] = {name: [(name, k) for k in range(n)] for name, n in counts.items()}
-        actions: dict[str, Any] = dict.fromkeys(self.actions, {})
-        return {"features": features, "ids": ids, "actions": actions, "global_features": [0] * len(self.globals)}
+        ids, masks = (
+            {name: [(name, k) for k in range(n)] for name, n in counts.items()},
+            dict.fromkeys(self.actions, dict[str, Any]()),
+        )
+        return {"features": features, "ids": ids, "actions": masks, "global_features": [0] * len(self.globals)}
 
     def read(self, observation: Any) -> Frame:
         """Read an observation: a mapping as in docs/protocol.md, or an object with its attributes; else a PolicyError."""
