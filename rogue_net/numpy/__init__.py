@@ -45,7 +45,7 @@ class Policy:
         """Read a checkpoint, or a file that `python -m enn_ppo.export` wrote; nothing in it is executed.
 
         Raises:
-            PolicyError: the file is damaged or of another format, or its weights do not fit its settings.
+            PolicyError: it is damaged, of another format, or its weights do not fit its settings.
         """
         metadata, tensors = read_file(path)
         try:

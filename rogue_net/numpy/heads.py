@@ -43,7 +43,7 @@ class Choices:
 class Numbers:
     """Numbers a = f(u) of Gaussians u, with the density of the u that belongs to the float32 a.
 
-    f(u) is u without bounds, center + radius tanh(u) with two, edge + sign softplus(sign u) with one; the sign of an upper one is -1.
+    f(u) is u without bounds, center + radius tanh(u) with two, edge + sign softplus(sign u) with one, whose sign is -1 if upper.
     """
 
     def __init__(self, action: Settings, mean: Array, log_std: Array) -> None:
@@ -108,15 +108,13 @@ class Sets:
 class OrderedSets:
     """A pointer picks an actee, sees what it has picked, and picks again or stops; `p` are those of the first pick.
 
-    z_j = (q + f(first) + l(last) + sum_i s(i) / N + r(share of the budget that is left)) · k_j / sqrt(K), over actees that are open,
-    not picked and within the budget, and a learned key for stopping
+    z_j = (q + f(first) + l(last) + sum_i s(i) / N + r(share of the budget that is left)) · k_j / sqrt(K), over the actees that
+    are open, not picked and affordable, and a learned key for stopping
     """
 
-    def __init__(self, action: Settings, is_open: Array, query: Array, keys: Array, picked: Array, budget: Any) -> None:
-        self.action, self.is_open, self.query, self.keys, self.picked = action, is_open, query, keys.T, picked
-        self.p = self.log_probs = np.zeros(0)
-        nothing: Any = np.zeros((len(query), 1)), np.zeros(len(picked)), lambda share: 0
-        self.budgets, self.costs, self.of_share = budget or nothing  # (A, 1), (N,) float64, and r
+    def __init__(self, action: Settings, *parts: Any) -> None:
+        self.is_open, self.query, self.keys, self.picked, self.budgets, self.costs, self.of_share = parts
+        self.action, self.p, self.log_probs = action, np.zeros(0), np.zeros(0)
 
     def choose(self, rng: Rng) -> Array:
         (num_actors, n), (first, last, sums) = self.is_open.shape, np.zeros((3, *self.query.shape), np.float32)
@@ -151,7 +149,6 @@ class Heads:
     def __init__(self, net: Network, frame: Frame, before: Memories) -> None:
         self.net, self.frame, self.actions, self.rows = net, frame, net.spaces.actions, net.rows(frame)
         self.tokens, self.value, self.after = net(self.rows, frame, before)
-        self.at = {name: f"heads.{k}" for k, name in enumerate(self.actions)}
         self.made, self.chosen = dict[str, Any](), dict[str, Array]()
 
     @np.errstate(all="ignore")  # of numbers that np.where leaves out
@@ -167,7 +164,7 @@ class Heads:
 
     def distribution(self, name: str) -> Any:
         """The distribution of an action after the choices that were made, perhaps by some of its own actors."""
-        net, at, action, offer = self.net, self.at[name], self.actions[name], self.frame.offers[name]
+        net, at, action, offer = self.net, self.actions[name]["at"], self.actions[name], self.frame.offers[name]
         tokens, is_open, size = self.tokens, offer.is_open, net.settings["d_qk"]
         if action["after"]:  # x + W relu(V [x, m] + v) + w, of each token x and the sum m of its messages
             hidden = net.linear(f"{at}.reader.hidden", np.concatenate([tokens, self.messages(name)], 1), net.width)
@@ -178,13 +175,15 @@ class Heads:
             return Numbers(action, net.linear(f"{at}.project", actors, n), net.take(f"{at}.log_std", n))
         if not action["selects"]:
             return Choices(net.linear(f"{at}.project", actors, n), is_open)
-        query, keys, budget = net.linear(f"{at}.query", actors, size), net.linear(f"{at}.key", actees, size), None
+        query, keys = net.linear(f"{at}.query", actors, size), net.linear(f"{at}.key", actees, size)
         if action.get("ordered"):
-            if action.get("budget"):
-                budgets, costs = self.column(action["budget"])[offer.actors], self.column(action["cost"])[offer.actees]
-                budget = budgets[:, None], costs, lambda share: net.linear(f"{at}.left", share, size)
-            keys = np.concatenate([keys, net.take(f"{at}.stop", 1, size)])
-            return OrderedSets(action, is_open, query, keys, net.linear(f"{at}.picked", actees, 3 * size), budget)
+            budgets, costs = (self.column(action.get(feature)) for feature in ("budget", "cost"))  # 0 without them
+            keys = np.concatenate([keys, net.take(f"{at}.stop", 1, size)]).T
+            picked = net.linear(f"{at}.picked", actees, 3 * size)
+            r = (lambda share: net.linear(f"{at}.left", share, size)) if "budget" in action else lambda share: 0
+            return OrderedSets(
+                action, is_open, query, keys, picked, budgets[offer.actors, None], costs[offer.actees], r
+            )
         query = query / math.sqrt(size)
         logits = query @ keys.T
         if action["type"] == "SelectEntitiesActionSpace":
@@ -209,13 +208,13 @@ class Heads:
                 else:
                     heard[offer.actors] += told
                     if action["selects"]:  # the selected entities hear who has selected them
-                        marks = net.linear(f"{self.at[earlier]}.told.selecting", self.tokens[offer.actors], net.width)
+                        marks = net.linear(f"{action['at']}.told.selecting", self.tokens[offer.actors], net.width)
                         heard[offer.actees] += self.selected(earlier).T @ marks
         return heard
 
     def told(self, name: str) -> Array:
         """(A, D) message of each actor's choice: of a set the mean over its entities, of nobody 0."""
-        net, at, action, chosen = self.net, f"{self.at[name]}.told", self.actions[name], self.chosen[name]
+        net, at, action, chosen = self.net, f"{self.actions[name]['at']}.told", self.actions[name], self.chosen[name]
         if action["selects"]:
             selected, actees = self.selected(name), self.tokens[self.frame.offers[name].actees]
             sums = selected @ net.linear(f"{at}.selected", actees, net.width)
@@ -241,13 +240,12 @@ class Heads:
                 place[self.frame.offers[earlier].actors] = np.arange(len(self.chosen[earlier]))
                 who = np.where(self.actions[earlier]["is_global"], -1, offer.actors)  # the frame's entity is the last
                 choices = np.append(self.chosen[earlier], len(table))[place[who]]
-                table = np.concatenate(
-                    [np.broadcast_to(table, (len(table), *is_open.shape)), np.ones_like(is_open)[None]]
-                )
+                everything = np.ones((1, *is_open.shape), np.bool_)
+                table = np.concatenate([np.broadcast_to(table, (len(table), *is_open.shape)), everything])
                 is_open = is_open & table[choices, np.arange(len(who))]
         return is_open
 
-    def column(self, feature: str) -> Array:
+    def column(self, feature: str | None) -> Array:
         """(E,) float64, a feature of each entity, its own or the frame's; 0 where there is none."""
         names = {name: [each for each, _ in self.net.joined[name]] for name in self.rows}
         rows = {name: np.append(own, np.zeros((len(own), 1)), 1) for name, own in self.rows.items()}

@@ -15,7 +15,6 @@ from .reading import GLOBAL, Array, Frame, PolicyError, Spaces
 
 Settings = Mapping[str, Any]
 Memories = Mapping[tuple[str, Hashable], Array]  # (entity type, id) -> (D,) what the entity remembers
-KINDS = ("", "Angle", "Flag", "Category")  # of features; plain ones have none
 SLACK = 1e-4  # what lies this close before a bucket, in buckets, is in it: rounding must not decide
 
 
@@ -106,17 +105,15 @@ class Network:
         """(E, D) tokens: LayerNorm(ReLU(W x + b + table_c[id_c] + ...)) for each type; without features, a learned vector."""
         tokens = []
         for k, (name, given) in enumerate(rows.items()):
-            at, kinds = f"embedding.entities.{k}", [kind or {"type": ""} for _, kind in self.joined[name]]
-            of = {kind: [k for k, each in enumerate(kinds) if each["type"] == kind] for kind in KINDS}
+            at, kinds = f"embedding.entities.{k}", [kind["type"] if kind else "" for _, kind in self.joined[name]]
+            of = {t: [k for k, kind in enumerate(kinds) if kind == t] for t in ("", "Angle", "Flag", "Category")}
             plain, angles, flags = (given[:, of[kind]] for kind in ("", "Angle", "Flag"))
             plain = self.running_norm(f"{at}.norm", plain) if of[""] else plain
-            x, hidden = (
-                np.concatenate([plain, np.cos(angles), np.sin(angles), flags], 1),
-                np.zeros((1, self.width), np.float32),
-            )
+            x = np.concatenate([plain, np.cos(angles), np.sin(angles), flags], 1)
+            hidden = np.zeros((1, self.width), np.float32)
             hidden = self.linear(f"{at}.project.0", x, self.width) if x.shape[1] else hidden
             for number, column in enumerate(of["Category"]):
-                table = self.take(f"{at}.tables.{number}", kinds[column]["num"], self.width)
+                table = self.take(f"{at}.tables.{number}", self.joined[name][column][1]["num"], self.width)
                 hidden = hidden + table[given[:, column].astype(np.intp)]
             hidden = self.layer_norm(f"{at}.project.2", np.maximum(hidden, 0)) if kinds else hidden
             tokens.append(hidden if kinds else self.take(f"{at}.vector", 1, self.width).repeat(len(given), 0))
@@ -164,13 +161,13 @@ class Network:
 
         z = sigmoid(W_z norm(x) + b_z),  c = W_c norm(x) + b_c,  h_t = (1 - z) h_{t-1} + z c,  x + W_o norm(h_t) + b_o
         """
-        at, types = "transformer.memory", list(self.features)
-        first = dict(zip(types, self.take(f"{at}.first", len(types), self.width), strict=True))
+        at, first = "transformer.memory", self.take("transformer.memory.first", len(self.features), self.width)
+        begins = dict(zip(self.features, first, strict=True))
         places = [(name, k) for name in self.remember for k in range(len(tokens))[frame.places[name]]]
         known = {(name, frame.ids[k]): k for name, k in places if name == GLOBAL or frame.ids[k] is not None}
         if places and not known:
             raise PolicyError(f"the policy remembers entities of {self.remember} by their ids; give `ids`")
-        h = np.array([before.get(key, first[key[0]]) for key in known], np.float32).reshape(-1, self.width)
+        h = np.array([before.get(key, begins[key[0]]) for key in known], np.float32).reshape(-1, self.width)
         x, tokens = self.layer_norm(f"{at}.norm_in", tokens[[*known.values()]]), tokens.copy()
         z, c = np.split(self.linear(f"{at}.gates", x, 2 * self.width), 2, 1)
         h = h + GATES["sigmoid"](z) * (c - h)
@@ -216,8 +213,8 @@ class Network:
     def relative(self, rows: dict[str, Array]) -> tuple[Array, Array, Any]:
         """(E, E, K) keys a_ij and values b_ij for where j stands as i sees it, and the gate, a function of (E, D) tokens.
 
-        a_ij = sum of rows of a table that d = R(-φ_i) (p_i - p_j) chooses, with a projection + W norm(d, |d|) + b; for types without
-        a position 0.
+        a_ij = sum of rows of a table, which d = R(-φ_i) (p_i - p_j) chooses, and W norm(d, |d|) + b with a projection; 0 where one
+        has no position.
         """
         at, settings, size = "transformer.relative_positions", self.settings["relpos"], self.head_width
         types = [self.placed.index(name) if name in self.placed else -1 for name in rows for _ in rows[name]]

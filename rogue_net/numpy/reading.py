@@ -13,10 +13,8 @@ import numpy as np
 
 FORMAT = 7  # of the files that are read
 DTYPES = {"F32": "<f4", "F64": "<f8", "I64": "<i8", "U8": "|u1", "BOOL": "|b1"}
-HEADER_BYTES = 2**24
 GLOBAL, ACTORS = "__global__", "actors"  # the entity of the whole frame; in `after`: the actors before
 Array: TypeAlias = "np.ndarray[Any, Any]"
-Feature = tuple[str, Any]  # name and kind: None for a plain number, else its JSON
 
 
 class PolicyError(ValueError):
@@ -24,14 +22,14 @@ class PolicyError(ValueError):
 
 
 def read_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Return `spaces` and `config` of a policy file (docs/training.md), and its tensors but for the trainer's; or a PolicyError."""
+    """Return `spaces` and `config` of a policy file (docs/training.md), and its tensors but for the trainer's."""
     if not os.path.isfile(path):
         raise PolicyError(f"{path} is no file; give a policy file, which python -m enn_ppo.export RUN FILE writes")
     with open(path, "rb") as file:
         data = memoryview(file.read())
     try:
         start = 8 + int.from_bytes(data[:8], "little")
-        if not 8 < start <= min(8 + HEADER_BYTES, len(data)):
+        if not 8 < start <= min(2**24, len(data)):
             raise ValueError("it is no safetensors file, or is cut short")
         header, content, tensors, end = json.loads(bytes(data[8:start])), data[start:], dict[str, Array](), 0
         metadata = header.pop("__metadata__", {})
@@ -81,10 +79,13 @@ class Frame(NamedTuple):
 
 
 class Spaces:
-    """What worlds show and ask for: `features` by entity type, `globals` of the frame, `actions` and their `order` of decisions."""
+    """What worlds show and ask for.
+
+    `features` of each type are (name, kind), the kind being None for plain numbers; `order` is that of decisions.
+    """
 
     def __init__(self, spaces: Mapping[str, Any]) -> None:
-        def of(names: list[str], kinds: list[dict[str, Any]]) -> list[Feature]:
+        def of(names: list[str], kinds: list[dict[str, Any]]) -> list[Any]:
             by_name = {kind["name"]: kind for kind in kinds}
             return [(name, by_name.get(name)) for name in names]
 
@@ -92,11 +93,11 @@ class Spaces:
         self.globals = of(spaces["global_features"], spaces.get("global_kinds", []))
         self.actions, self.order = dict[str, dict[str, Any]](), list[str]()
         types = {each["name"]: each["type"] for each in spaces["actions"]}
-        for each in spaces["actions"]:
+        for k, each in enumerate(spaces["actions"]):
             action = self.actions[each["name"]] = {"after": [], "allowed": {}, "choices": []} | each
             action |= {"is_global": action["type"].startswith("Global"), "selects": action["type"].startswith("Select")}
             before = [name for name in action["after"] if types.get(name) == "SelectEntityActionSpace"]
-            action["selection"] = before[0] if len(before) == 1 else None  # to which a `mask_after` belongs
+            action |= {"at": f"heads.{k}", "selection": before[0] if len(before) == 1 else None}  # of a `mask_after`
         if self.globals or any(action["is_global"] for action in self.actions.values()):
             self.features[GLOBAL] = self.globals  # stands last in every frame
         while left := [name for name in self.actions if name not in self.order]:
@@ -106,10 +107,8 @@ class Spaces:
         """An observation of two entities of each type, but one of the type `alone`, and of every action."""
         counts = {name: 1 if name == alone else 2 for name in self.features if name != GLOBAL}
         features = {name: np.zeros((n, len(self.features[name])), np.float32) for name, n in counts.items()}
-        ids, masks = (
-            {name: [(name, k) for k in range(n)] for name, n in counts.items()},
-            dict.fromkeys(self.actions, dict[str, Any]()),
-        )
+        ids = {name: [(name, k) for k in range(n)] for name, n in counts.items()}
+        masks: dict[str, Any] = {name: {} for name in self.actions}
         return {"features": features, "ids": ids, "actions": masks, "global_features": [0] * len(self.globals)}
 
     def read(self, observation: Any) -> Frame:
