@@ -51,8 +51,7 @@ class Policy:
         try:
             policy = Policy(tensors, metadata["config"], Spaces(metadata["spaces"]))
             for net in (policy.net, policy.value_net):  # a frame that asks for all tensors
-                frame = policy.spaces.read(policy.spaces.example(net.settings["translation"]["reference_entity"]))
-                Heads(net, frame, {}).decide(None)
+                Heads(net, policy.spaces.read(policy.spaces.example(net.reference)), {}).decide(None)
         except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, MemoryError) as error:
             raise PolicyError(f"{path} is no policy that can be played: {error or type(error).__name__}") from error
         return policy

@@ -93,8 +93,8 @@ class Sets:
     def choose(self, rng: Rng) -> Array:
         size = np.clip((self.z > 0).sum(1, keepdims=True), self.least, self.most)
         likeliest = (-self.z).argsort(1, kind="stable").argsort(1, kind="stable") < size
-        random, rows, count = np.where(likeliest, -1, 2), np.arange(len(size)), np.zeros(len(size), np.intp)
-        random = random if rng is None else rng.random(self.z.shape)
+        random = np.where(likeliest, -1, 2) if rng is None else rng.random(self.z.shape)
+        rows, count = np.arange(len(size)), np.zeros(len(size), np.intp)
         for j, (now, after) in enumerate(zip(self.log_w[:-1], self.log_w[1:], strict=True)):
             self.p[:, j] = np.exp(self.z[:, j] + after[rows, count + 1] - now[rows, count])
             count = count + (random[:, j] < self.p[:, j])
@@ -113,7 +113,7 @@ class OrderedSets:
     """
 
     def __init__(self, action: Settings, *parts: Any) -> None:
-        self.is_open, self.query, self.keys, self.picked, self.budgets, self.costs, self.of_share = parts
+        self.is_open, self.query, self.keys, self.picked, self.budgets, self.costs, self.of_left = parts
         self.action, self.p, self.log_probs = action, np.zeros(0), np.zeros(0)
 
     def choose(self, rng: Rng) -> Array:
@@ -121,8 +121,8 @@ class OrderedSets:
         places, is_picking, rows = np.zeros((num_actors, n), np.intp), np.full(num_actors, True), np.arange(num_actors)
         self.log_probs, left = np.zeros(num_actors), self.budgets
         for pick in range(n + 1):
-            share = np.clip(left / np.maximum(self.budgets, 1e-6), 0, 1).astype(np.float32)
-            query = self.query + first + last + sums / max(1, n) + self.of_share(share)
+            of_left = self.of_left(np.clip(left / np.maximum(self.budgets, 1e-6), 0, 1).astype(np.float32))
+            query = self.query + first + last + sums / max(1, n) + of_left
             is_open = self.is_open & (places == 0) & (self.costs <= left)
             stops = ~is_open.any(1, keepdims=True) | (pick >= self.action.get("min", 0))
             is_open = is_open & (pick < self.action.get("max", n + 1))
@@ -178,12 +178,10 @@ class Heads:
         query, keys = net.linear(f"{at}.query", actors, size), net.linear(f"{at}.key", actees, size)
         if action.get("ordered"):
             budgets, costs = (self.column(action.get(feature)) for feature in ("budget", "cost"))  # 0 without them
-            keys = np.concatenate([keys, net.take(f"{at}.stop", 1, size)]).T
-            picked = net.linear(f"{at}.picked", actees, 3 * size)
-            r = (lambda share: net.linear(f"{at}.left", share, size)) if "budget" in action else lambda share: 0
-            return OrderedSets(
-                action, is_open, query, keys, picked, budgets[offer.actors, None], costs[offer.actees], r
-            )
+            keys, costs = np.concatenate([keys, net.take(f"{at}.stop", 1, size)]).T, costs[offer.actees]
+            picked, budgets = net.linear(f"{at}.picked", actees, 3 * size), budgets[offer.actors, None]
+            of_left = (lambda share: net.linear(f"{at}.left", share, size)) if "budget" in action else lambda share: 0
+            return OrderedSets(action, is_open, query, keys, picked, budgets, costs, of_left)
         query = query / math.sqrt(size)
         logits = query @ keys.T
         if action["type"] == "SelectEntitiesActionSpace":
@@ -216,9 +214,8 @@ class Heads:
         """(A, D) message of each actor's choice: of a set the mean over its entities, of nobody 0."""
         net, at, action, chosen = self.net, f"{self.actions[name]['at']}.told", self.actions[name], self.chosen[name]
         if action["selects"]:
-            selected, actees = self.selected(name), self.tokens[self.frame.offers[name].actees]
-            sums = selected @ net.linear(f"{at}.selected", actees, net.width)
-            return sums / np.maximum(1, selected.sum(1, keepdims=True))
+            heard = net.linear(f"{at}.selected", self.tokens[self.frame.offers[name].actees], net.width)
+            return self.selected(name) @ heard / np.maximum(1, self.selected(name).sum(1, keepdims=True))
         if (made := self.made[name]).p is None:  # numbers, of which those with two bounds are scaled to -1 to 1
             return net.linear(at, np.where(made.both, (chosen - made.center) / made.radius, chosen), net.width)
         return net.take(f"{at}.weight", len(action["choices"]), net.width)[chosen]
@@ -240,9 +237,8 @@ class Heads:
                 place[self.frame.offers[earlier].actors] = np.arange(len(self.chosen[earlier]))
                 who = np.where(self.actions[earlier]["is_global"], -1, offer.actors)  # the frame's entity is the last
                 choices = np.append(self.chosen[earlier], len(table))[place[who]]
-                everything = np.ones((1, *is_open.shape), np.bool_)
-                table = np.concatenate([np.broadcast_to(table, (len(table), *is_open.shape)), everything])
-                is_open = is_open & table[choices, np.arange(len(who))]
+                table = np.pad(table, ((0, 1), (0, 0), (0, 0)), constant_values=True)  # and a row for no choice
+                is_open = is_open & np.broadcast_to(table, (len(table), *is_open.shape))[choices, np.arange(len(who))]
         return is_open
 
     def column(self, feature: str | None) -> Array:

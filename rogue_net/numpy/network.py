@@ -20,10 +20,9 @@ SLACK = 1e-4  # what lies this close before a bucket, in buckets, is in it: roun
 
 def gelu(x: Array) -> Array:
     """x Φ(x), by Abramowitz & Stegun 1964, 7.1.26: Φ, the standard normal distribution function, is right to 8e-8."""
-    size = np.abs(x)
-    t = 1 / (1 + 0.3275911 / math.sqrt(2) * size)
+    t = 1 / (1 + 0.3275911 / math.sqrt(2) * np.abs(x))
     tail = ((((0.5307027145 * t - 0.7265760135) * t + 0.7107068705) * t - 0.142248368) * t + 0.127414796) * t
-    return np.maximum(x, 0) - size * tail * np.exp(-0.5 * x * x)
+    return np.maximum(x, 0) - np.abs(x) * tail * np.exp(-0.5 * x * x)
 
 
 def log_softmax(logits: Array, is_open: Any = True) -> Array:
@@ -42,7 +41,7 @@ def turned(settings: Settings, d: Array, facing: Array) -> Array:
 
 
 GATES: dict[str, Any] = {"linear": lambda x: x, "relu": lambda x: np.maximum(x, 0), "gelu": gelu}
-GATES["sigmoid"] = lambda x: 1 / (1 + np.exp(-x))
+GATES["sigmoid"] = lambda x: 0.5 + 0.5 * np.tanh(0.5 * x)  # 1 / (1 + exp(-x)) without overflow
 
 
 class Network:
@@ -51,6 +50,7 @@ class Network:
     def __init__(self, tensors: Mapping[str, Array], settings: Settings, spaces: Spaces) -> None:
         self.tensors, self.settings, self.spaces, self.features = tensors, settings, spaces, dict(spaces.features)
         self.width, self.head_width = settings["d_model"], settings["d_model"] // settings["n_head"]
+        self.average = np.full((self.width, 1), 1 / self.width, np.float32)
         move, there, memory = (settings[part] for part in ("translation", "relpos", "memory"))
         self.reference, coordinates = move["reference_entity"], move["position_features"]
         moved = [] if self.reference is None else [name for name in self.features if self.columns(name, coordinates)]
@@ -90,8 +90,8 @@ class Network:
 
     def layer_norm(self, name: str, x: Array) -> Array:
         """(x - mean(x)) / sqrt(var(x) + 1e-5) w + b for each row of (n, D)."""
-        centered = x - x.mean(1, keepdims=True)
-        normalized = centered / np.sqrt(np.square(centered).mean(1, keepdims=True) + 1e-5)
+        centered = x - x @ self.average  # in half the time of x.mean()
+        normalized = centered / np.sqrt(np.square(centered) @ self.average + 1e-5)
         return normalized * self.take(f"{name}.weight", self.width) + self.take(f"{name}.bias", self.width)
 
     def running_norm(self, name: str, x: Array) -> Array:
@@ -103,15 +103,14 @@ class Network:
 
     def embed(self, rows: dict[str, Array]) -> Array:
         """(E, D) tokens: LayerNorm(ReLU(W x + b + table_c[id_c] + ...)) for each type; without features, a learned vector."""
-        tokens = []
-        for k, (name, given) in enumerate(rows.items()):
+        tokens = [np.zeros((0, self.width), np.float32)]
+        for k, (name, given) in ((k, each) for k, each in enumerate(rows.items()) if len(each[1])):
             at, kinds = f"embedding.entities.{k}", [kind["type"] if kind else "" for _, kind in self.joined[name]]
             of = {t: [k for k, kind in enumerate(kinds) if kind == t] for t in ("", "Angle", "Flag", "Category")}
             plain, angles, flags = (given[:, of[kind]] for kind in ("", "Angle", "Flag"))
             plain = self.running_norm(f"{at}.norm", plain) if of[""] else plain
             x = np.concatenate([plain, np.cos(angles), np.sin(angles), flags], 1)
-            hidden = np.zeros((1, self.width), np.float32)
-            hidden = self.linear(f"{at}.project.0", x, self.width) if x.shape[1] else hidden
+            hidden = self.linear(f"{at}.project.0", x, self.width) if x.shape[1] else np.zeros((), np.float32)
             for number, column in enumerate(of["Category"]):
                 table = self.take(f"{at}.tables.{number}", self.joined[name][column][1]["num"], self.width)
                 hidden = hidden + table[given[:, column].astype(np.intp)]
@@ -174,8 +173,6 @@ class Network:
         tokens[[*known.values()]] += self.linear(f"{at}.out", self.layer_norm(f"{at}.norm_out", h), self.width)
         return tokens, dict(zip(known, h, strict=True))
 
-    # --- Positions
-
     def columns(self, name: str, wanted: list[str]) -> list[int]:
         """The columns of the wanted features of a type; none if it lacks one of them."""
         names = [feature for feature, _ in self.features[name]]
@@ -213,8 +210,7 @@ class Network:
     def relative(self, rows: dict[str, Array]) -> tuple[Array, Array, Any]:
         """(E, E, K) keys a_ij and values b_ij for where j stands as i sees it, and the gate, a function of (E, D) tokens.
 
-        a_ij = sum of rows of a table, which d = R(-φ_i) (p_i - p_j) chooses, and W norm(d, |d|) + b with a projection; 0 where one
-        has no position.
+        a_ij = sum of rows of a table, which d = R(-φ_i) (p_i - p_j) chooses; with a projection + W norm(d, |d|) + b. Excluded: 0.
         """
         at, settings, size = "transformer.relative_positions", self.settings["relpos"], self.head_width
         types = [self.placed.index(name) if name in self.placed else -1 for name in rows for _ in rows[name]]
