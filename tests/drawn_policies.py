@@ -90,7 +90,9 @@ class Reference:
         return frame, ObsBatch.from_vec_obs(batch_frames([frame], [observation], step, step, self.reader))
 
     @torch.no_grad()
-    def step(self, observation: Observation, chosen: Mapping[str, Any]) -> tuple[Evaluation, float, ActResult, dict[str, Any]]:
+    def step(
+        self, observation: Observation, chosen: Mapping[str, Any]
+    ) -> tuple[Evaluation, float, ActResult, dict[str, Any]]:
         """Judge given choices in one frame, and remember it: the evaluation, the value, greedy play, and that as JSON.
 
         Args:
@@ -100,7 +102,9 @@ class Reference:
         drawn, (frame, batch) = self.drawn, self.batch(observation)
         actions = {}
         for name, space in drawn.action_space.items():
-            values = np.asarray(chosen[name], space.dtype) if name in chosen else np.zeros((0, space.width), space.dtype)
+            values = (
+                np.asarray(chosen[name], space.dtype) if name in chosen else np.zeros((0, space.width), space.dtype)
+            )
             actions[name] = RaggedTensor(torch.from_numpy(values), torch.tensor([0, len(values)]))
         judged = drawn.net.evaluate(batch, actions, self.state)
         greedy = drawn.net.act(batch, self.state, greedy=True)
@@ -139,7 +143,9 @@ def _obs_space(rng: np.random.Generator) -> ObsSpace:
         return [each for each in features if rng.random() < 0.5]
 
     entities = {
-        "Ship": Entity([*POSITION, *some("size"), "dx", "dy", Angle("course"), *some(Category("kind", 4), Flag("hot"), "fuel")]),
+        "Ship": Entity(
+            [*POSITION, *some("size"), "dx", "dy", Angle("course"), *some(Category("kind", 4), Flag("hot"), "fuel")]
+        ),
         "Rock": Entity([*some(Flag("hard")), *POSITION, *some("fuel", "course", Category("ore", 3))]),
         "Card": Entity([Category("card", 5), *some(Category("back", 2))]),
         "Thought": Entity([]),
@@ -196,14 +202,21 @@ def _set_options(rng: np.random.Generator, obs_space: ObsSpace) -> dict[str, Any
     return options
 
 
-def _settings(rng: np.random.Generator, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], **given: Any) -> RogueNetConfig:
+def _settings(
+    rng: np.random.Generator, obs_space: ObsSpace, action_space: Mapping[str, ActionSpace], **given: Any
+) -> RogueNetConfig:
     def pick(*values: Any) -> Any:
         return values[int(rng.integers(len(values)))]
 
     entities = obs_space.entities
     has_globals = bool(obs_space.global_features) or any(space.is_global for space in action_space.values())
     heads = pick(1, 2, 4)
-    settings: dict[str, Any] = {"n_head": heads, "d_model": heads * pick(4, 8), "n_layer": pick(0, 1, 1, 2, 2, 3), "d_qk": pick(4, 16)}
+    settings: dict[str, Any] = {
+        "n_head": heads,
+        "d_model": heads * pick(4, 8),
+        "n_layer": pick(0, 1, 1, 2, 2, 3),
+        "d_qk": pick(4, 16),
+    }
     kinds = ["none", "none", "entity", *(["frame", "both"] if has_globals else [])]
     settings["memory"] = pick(*kinds)
     if settings["memory"] in ("entity", "both") and rng.random() < 0.4:
@@ -218,7 +231,12 @@ def _settings(rng: np.random.Generator, obs_space: ObsSpace, action_space: Mappi
         settings["pooling"] = pick("mean", "max", "meanmax")
     elif rng.random() < 0.7:
         kind = pick("grid", "radial", "distance", "polar")
-        extent = {"grid": [pick(1, 2, 3), pick(1, 2)], "radial": [pick(1, 4, 6)], "distance": [pick(1, 3)], "polar": [4, pick(1, 3)]}
+        extent = {
+            "grid": [pick(1, 2, 3), pick(1, 2)],
+            "radial": [pick(1, 4, 6)],
+            "distance": [pick(1, 3)],
+            "polar": [4, pick(1, 3)],
+        }
         excluded = [name for name in entities if name not in placed or (rng.random() < 0.2 and len(placed) > 1)]
         settings["relpos"] = RelposConfig(
             kind=kind,
@@ -235,7 +253,10 @@ def _settings(rng: np.random.Generator, obs_space: ObsSpace, action_space: Mappi
         )
     if "Rock" in entities and rng.random() < 0.4:
         settings["translation"] = TranslationConfig(
-            reference_entity="Ship", position_features=POSITION, add_distance=bool(rng.random() < 0.5), **pick(*rotation)
+            reference_entity="Ship",
+            position_features=POSITION,
+            add_distance=bool(rng.random() < 0.5),
+            **pick(*rotation),
         )
     return RogueNetConfig(backend="reference", **settings | given)
 
@@ -278,7 +299,9 @@ def draw_observation(
         if isinstance(space, GlobalCategoricalActionSpace):
             actions[name] = GlobalCategoricalActionMask(mask=_mask(rng, 1, len(space.labels), one_open, True))
         elif isinstance(space, CategoricalActionSpace):
-            actions[name] = CategoricalActionMask(mask=_mask(rng, len(actors), len(space.labels), one_open, True), **chosen)
+            actions[name] = CategoricalActionMask(
+                mask=_mask(rng, len(actors), len(space.labels), one_open, True), **chosen
+            )
         elif isinstance(space, ContinuousActionSpace):
             actions[name] = ContinuousActionMask(**chosen)
         else:

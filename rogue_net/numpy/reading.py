@@ -34,9 +34,7 @@ def read_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, A
         header, content, tensors, end = json.loads(bytes(data[8:start])), data[start:], dict[str, Array](), 0
         metadata = header.pop("__metadata__", {})
         if (found := metadata.get("format", "none of enn-ppo")) != str(FORMAT):
-            raise PolicyError(
-                f"{path} has format {found:.80}, this runtime reads {FORMAT}; take that of the same version"
-            )
+            raise PolicyError(f"{path} has format {found:.80}, this runtime reads {FORMAT}: take one of its version")
         own, blank = (f'"hash":"{text}"'.encode() for text in (metadata["hash"], "0" * 64))
         digest = hashlib.sha256(bytes(data[:start]).replace(own, blank))
         digest.update(content)
@@ -146,9 +144,7 @@ class Spaces:
         except (TypeError, ValueError):
             rows = np.full((1, 1 + len(kinds)), np.nan)
         if rows.shape[1:] != (len(kinds),) or not np.isfinite(rows).all():
-            raise PolicyError(
-                f"features of {name!r}: {given!r:.200}; give rows of finite {[each for each, _ in kinds]}"
-            )
+            raise PolicyError(f"features of {name!r}: {given!r:.200}; expected rows of finite {[n for n, _ in kinds]}")
         for values, (feature, kind) in zip(rows.T, kinds, strict=True):
             most = np.inf if kind is None or kind["type"] == "Angle" else kind.get("num", 2) - 1
             if most < np.inf and ((values % 1).any() or values.min(initial=0) < 0 or values.max(initial=0) > most):
