@@ -9,26 +9,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from entity_gym.actions import (
-    Action,
-    ActionMask,
-    ActionSpace,
-    CategoricalAction,
-    CategoricalActionMask,
-    CategoricalActionSpace,
-    ContinuousAction,
-    ContinuousActionMask,
-    ContinuousActionSpace,
-    GlobalCategoricalAction,
-    GlobalCategoricalActionMask,
-    GlobalCategoricalActionSpace,
-    SelectEntitiesAction,
-    SelectEntitiesActionMask,
-    SelectEntitiesActionSpace,
-    SelectEntityAction,
-    SelectEntityActionMask,
-    SelectEntityActionSpace,
-)
+from entity_gym import actions
+from entity_gym.actions import *  # noqa: F403 - the spaces, masks and actions of all kinds
 from entity_gym.actions.reading import EntityID
 from entity_gym.environment import Environment, Observation
 from entity_gym.spaces import GLOBAL_ENTITY, Angle, Category, Entity, Flag, ObsSpace
@@ -65,36 +47,18 @@ _LATER = {
 
 __all__ = [
     "GLOBAL_ENTITY",
-    "Action",
-    "ActionMask",
-    "ActionSpace",
     "Angle",
-    "CategoricalAction",
-    "CategoricalActionMask",
-    "CategoricalActionSpace",
     "Category",
     "CompiledEnvironment",
-    "ContinuousAction",
-    "ContinuousActionMask",
-    "ContinuousActionSpace",
     "Entity",
     "EntityID",
     "Environment",
     "EnvSlots",
     "Flag",
-    "GlobalCategoricalAction",
-    "GlobalCategoricalActionMask",
-    "GlobalCategoricalActionSpace",
     "ListEnv",
     "ObsSpace",
     "Observation",
     "RaggedBuffer",
-    "SelectEntitiesAction",
-    "SelectEntitiesActionMask",
-    "SelectEntitiesActionSpace",
-    "SelectEntityAction",
-    "SelectEntityActionMask",
-    "SelectEntityActionSpace",
     "ThreadedVecEnv",
     "VecActionMask",
     "VecEnv",
@@ -107,6 +71,7 @@ __all__ = [
     "random_actions",
     "register",
 ]
+__all__ += actions.__all__
 
 
 def __getattr__(name: str) -> Any:

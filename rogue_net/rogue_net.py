@@ -15,9 +15,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from entity_gym.actions import ACTORS, ActionSpace, SelectEntitiesActionSpace
+from entity_gym.actions import ACTORS, ActionSpace
 from entity_gym.actions.chains import decision_order
-from entity_gym.actions.select_entities import check_budgets
 from entity_gym.batch.ragged import RaggedBuffer
 from entity_gym.batch.vec_obs import VecAction
 from entity_gym.spaces import ObsSpace
@@ -161,8 +160,8 @@ class RogueNet(nn.Module):
         # keyed by position: an action's name may hold what a module's name may not, such as a dot
         self.heads = nn.ModuleList(HEADS[type(space)](space, config) for space in action_space.values())
         self.order = decision_order(action_space)
-        check_budgets(self.translation.obs_space, action_space)
         for name, space in action_space.items():
+            space.check_features(name, self.translation.obs_space)
             in_turn = ACTORS in space.after
             tells = in_turn or any(name in later.after for later in action_space.values())
             self.head(name).chain(config.d_model, reads=bool(space.after), tells=tells, in_turn=in_turn)
@@ -346,11 +345,11 @@ class RogueNet(nn.Module):
         return distribution if temperature == 1 else distribution.tempered(temperature)
 
     def priced(self, action: str, mask: ActionMask, batch: ObsBatch) -> ActionMask:
-        """The mask of an action, with costs and budgets if its sets have a budget; `batch` is translated."""
-        space = self.action_space[action]
-        if not isinstance(space, SelectEntitiesActionSpace) or not space.cost or not space.budget:
+        """The mask of an action, with costs and budgets if it has any; `batch` is translated."""
+        prices = self.action_space[action].prices
+        if prices is None:
             return mask
-        costs, budgets = (batch.column(each, self.translation.obs_space) for each in (space.cost, space.budget))
+        costs, budgets = (batch.column(feature, self.translation.obs_space) for feature in prices)
         tokens = batch.action_tokens[action]
         assert tokens.actees is not None
         return replace(mask, costs=costs[tokens.actees], budgets=budgets[tokens.actors])

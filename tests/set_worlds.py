@@ -127,6 +127,13 @@ class Market(Environment):
         return rows
 
 
+class Stall(Market):
+    """A market with sets that the compiled program has: stalls are shared by as many as want to."""
+
+    def action_space(self) -> Mapping[str, ActionSpace]:
+        return {**super().action_space(), "share": SelectEntitiesActionSpace()}
+
+
 class Shelf(Environment):
     """A reader takes the books that are wanted, and lines all of them up, the largest first. One step.
 

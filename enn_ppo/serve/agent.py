@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.eval.policy import Acted, fit
-from entity_gym.actions import Action, ActionSpace, SelectEntitiesActionSpace
+from entity_gym.actions import Action, ActionSpace
 from entity_gym.agents.agent import Agent, Obs
 from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.frame import EntityNumbers, Frame, FrameReader
@@ -183,10 +183,8 @@ class TrainedAgent(Agent):
         """
         decided = self._policy(obs).act(obs.to_observation())
         told: Any = decided.probabilities[obs.action.__name__]
-        width = len(obs.choices)
-        if isinstance(obs.space, SelectEntitiesActionSpace):
-            told, width = told["rows"], width + obs.space.ordered
-        probabilities = np.array(told, np.float32).reshape(len(obs.actors), width)
+        rows = told["rows"] if obs.space.selects else told
+        probabilities = np.array(rows, np.float32).reshape(len(rows), -1 if rows else len(obs.choices))
         return Decision(obs.chosen(decided.actions), obs.space.labels, probabilities, decided.value)
 
     def game_over(self, obs: Obs[A], *, truncated: bool = False) -> None:

@@ -9,18 +9,13 @@ from entity_gym.actions.categorical import (
     GlobalCategoricalActionSpace,
 )
 from entity_gym.actions.continuous import ContinuousAction, ContinuousActionMask, ContinuousActionSpace
-from entity_gym.actions.kind import ACTORS, ActionSpace
+from entity_gym.actions.kind import ACTORS as ACTORS
+from entity_gym.actions.kind import ActionSpace
 from entity_gym.actions.select_entities import SelectEntitiesAction, SelectEntitiesActionMask, SelectEntitiesActionSpace
-from entity_gym.actions.select_entity import (
-    EntitiesActionSpace,
-    SelectEntityAction,
-    SelectEntityActionMask,
-    SelectEntityActionSpace,
-)
+from entity_gym.actions.select_entity import SelectEntityAction, SelectEntityActionMask, SelectEntityActionSpace
 
+#: These are names of `entity_gym`, too.
 __all__ = [
-    "ACTORS",
-    "KINDS",
     "Action",
     "ActionMask",
     "ActionSpace",
@@ -30,7 +25,6 @@ __all__ = [
     "ContinuousAction",
     "ContinuousActionMask",
     "ContinuousActionSpace",
-    "EntitiesActionSpace",
     "GlobalCategoricalAction",
     "GlobalCategoricalActionMask",
     "GlobalCategoricalActionSpace",

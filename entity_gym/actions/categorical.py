@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,12 +48,17 @@ class CategoricalAction:
         """The name of each actor's choice."""
         return [self.choices[action] for action in self.actions.tolist()]
 
+    def to_json(self) -> dict[str, Any]:
+        return {"actors": list(self.actors), "choices": np.asarray(self.actions).tolist()}
+
 
 @dataclass(frozen=True)
 class ChoiceActionSpace(ActionSpace):
     """Base of categorical and global categorical actions: one of `choices`."""
 
     choices: Sequence[str]
+
+    page_options = ("choices",)
 
     def __post_init__(self) -> None:
         where = f"{type(self).__name__}.choices"
@@ -79,8 +85,25 @@ class ChoiceActionSpace(ActionSpace):
             return inside
         return inside & offered.mask.values[np.arange(len(choices)), np.where(inside, choices, 0)]
 
+    @staticmethod
+    def compiled_check(
+        values: Any, first: int, count: int, mask: Any, i: int, actees: Any, num_actees: int, limits: Any
+    ) -> bool:
+        for k in range(count):
+            value = values[first + k]
+            if value < 0 or value >= limits[0] or (mask is not None and not mask[i, k, value]):
+                return False
+        return True
+
+    @property
+    def compiled_limits(self) -> tuple[int]:
+        return (len(self.choices),)
+
     def refusal(self, value: NDArray[np.int64]) -> str:
         return f" is {value[0]}; expected a choice below {len(self.choices)} that is not masked"
+
+    def padded_bounds(self, num_rows: int | None) -> tuple[int, int]:
+        return 0, len(self.choices) - 1
 
     def sample(self, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
         if offered.mask is None:
@@ -132,6 +155,9 @@ class GlobalCategoricalAction:
 
     action: int
     label: str
+
+    def to_json(self) -> dict[str, Any]:
+        return {"choice": int(self.action), "label": self.label}
 
 
 @dataclass(frozen=True)

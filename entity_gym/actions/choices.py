@@ -77,9 +77,8 @@ def check_actions(
         if not allowed.all():
             item = int((~allowed).argmax())
             position = int(np.searchsorted(offered.actors.offsets, item, side="right")) - 1
-            actor, value = int(offered.actors.values[item, 0]), given.values[item]
-            if space.per_pair:
-                value = given.values[offered.pair_actors == item, 0]
+            actor = int(offered.actors.values[item, 0])
+            value = given.values[offered.pair_actors == item, 0] if space.per_pair else given.values[item]
             refusal = space.refusal(value)
             if earlier:
                 refusal = f" is {value[0]} ({space.labels[value[0]]!r}), which is closed after its choice in action {earlier!r}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any, Self
 
 import numpy as np
@@ -32,6 +33,9 @@ class ContinuousAction:
     actors: Sequence[EntityID]
     values: NDArray[np.float32]
 
+    def to_json(self) -> dict[str, Any]:
+        return {"actors": list(self.actors), "values": np.asarray(self.values).tolist()}
+
 
 @dataclass(frozen=True)
 class ContinuousActionSpace(ActionSpace):
@@ -55,6 +59,7 @@ class ContinuousActionSpace(ActionSpace):
     choices_field = "values"
     discrete = False
     dtype = np.float32
+    page_options = ("low", "high")
 
     def __post_init__(self) -> None:
         for side in ("low", "high"):
@@ -100,6 +105,22 @@ class ContinuousActionSpace(ActionSpace):
     def is_allowed(self, values: NDArray[np.float32], offered: VecActionMask) -> NDArray[np.bool_]:
         return np.asarray(~self._wrong(values).any(axis=1))
 
+    @staticmethod
+    def compiled_check(
+        values: Any, first: int, count: int, mask: Any, i: int, actees: Any, num_actees: int, limits: Any
+    ) -> bool:
+        width, bounds = limits
+        fine = True
+        for k in range(count):
+            for f in range(width):
+                value = values[first + k, f]
+                fine &= isfinite(value) & (value >= bounds[f, 0]) & (value <= bounds[f, 1])
+        return fine
+
+    @property
+    def compiled_limits(self) -> tuple[int, NDArray[np.float64]]:
+        return self.width, np.stack(self.bounds(), axis=1).astype(np.float64)
+
     def refusal(self, value: NDArray[np.float32]) -> str:
         low, high = self.bounds()
         k = int(self._wrong(value).argmax())
@@ -114,6 +135,25 @@ class ContinuousActionSpace(ActionSpace):
 
     def for_world(self, values: NDArray[np.float32], offer: Offer, ids: Sequence[EntityID | None]) -> ContinuousAction:
         return ContinuousAction([ids[actor] for actor in offer.actors.tolist()], values)
+
+    @property
+    def undecided(self) -> list[None]:
+        return [None] * self.width
+
+    def described(self) -> dict[str, Any]:
+        return super().described() | {"names": list(self.labels)}
+
+    def from_page(self, where: str, given: Any, columns: Sequence[int], is_open: Sequence[bool]) -> list[float]:
+        if not isinstance(given, list) or len(given) != self.width:
+            raise ValueError(f"{where} must be a list of {self.width} numbers")
+        for value, low, high in zip(given, self.low, self.high, strict=True):
+            is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e38
+            if not is_number or not np.float32(low) <= np.float32(value) <= np.float32(high):
+                raise ValueError(f"{where} is {value!r:.100}; it must be a number from {low:.9g} to {high:.9g}")
+        return [float(value) for value in given]
+
+    def padded_bounds(self, num_rows: int | None) -> tuple[Sequence[float], Sequence[float]]:
+        return self.low, self.high
 
     def sample(self, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.float32]:
         """Draw (A, n) numbers.

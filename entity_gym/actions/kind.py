@@ -5,6 +5,7 @@ observation offers the action, and the action that a world receives. Everything 
 method of the space, in the order of the way:
 
     read                 the offer of an observation, checked, with ids turned into entity indices
+    check_features, prices  the features that an action needs
     sample, rare_choices    random choices, and allowed ones that are rare at random
     is_allowed, refusal  a choice checked against the offer
     for_world            a choice in the world's own ids
@@ -72,6 +73,9 @@ class ActionSpace(ABC):
         per_pair: an actor's choice is a value for each actee of its frame, and not a single one. `selects` holds then.
         discrete: actors take one of several choices, each with a probability; false where they give real numbers.
         dtype: the type of a choice in a batch.
+        undecided: what a page shows as the choice of an actor that has not chosen.
+        page_options: the options of the space that a page must know.
+        counted: what metrics call the number of values above 0; None where they count each choice, or numbers.
     """
 
     kind: ClassVar[str]
@@ -83,6 +87,9 @@ class ActionSpace(ABC):
     per_pair: ClassVar[bool] = False
     discrete: ClassVar[bool] = True
     dtype: ClassVar[type[np.generic]] = np.int64
+    undecided: ClassVar[Any] = -1
+    page_options: ClassVar[tuple[str, ...]] = ()
+    counted: ClassVar[str | None] = None
 
     after: Sequence[str] = ()
     allowed: Mapping[str, Sequence[Flags]] = field(default_factory=dict, hash=False)
@@ -164,6 +171,14 @@ class ActionSpace(ABC):
             if label not in before.labels:
                 yield f"{what} {label!r} of action {name!r} is new: {now}"
 
+    @property
+    def prices(self) -> tuple[str, str] | None:
+        """The features with the costs of actees and the budgets of actors; None: nothing has a cost."""
+        return None
+
+    def check_features(self, name: str, obs_space: ObsSpace) -> None:  # noqa: B027 - most kinds need none
+        """Raise a ValueError if the action `name` needs a feature that `obs_space` does not have."""
+
     @abstractmethod
     def read(self, name: str, mask: Any, entities: FrameEntities) -> Offer:
         """Read how one frame of a Python world offers the action.
@@ -181,6 +196,29 @@ class ActionSpace(ABC):
     def is_allowed(self, values: NDArray[Any], offered: VecActionMask) -> NDArray[np.bool_]:
         """Return (A,) true where the actor may choose its row of `values`, which is (A, width), or (P, 1) with `per_pair`."""
 
+    @staticmethod
+    @abstractmethod
+    def compiled_check(
+        values: Any, first: int, count: int, mask: Any, i: int, actees: Any, num_actees: int, limits: Any
+    ) -> bool:
+        """Check the choices of slot i of a compiled world, as `is_allowed` does: ordinary Python that Numba compiles.
+
+        Args:
+            values: (rows,) choices of several slots, or (rows, width) numbers.
+            first: row of the first choice of slot i.
+            count: A.
+            mask: (slots, A, C) bool, or (slots, A, N) for actions that select entities; None: everything is open.
+            i: the slot.
+            actees: (slots, N) entity indices; None for actions that select none.
+            num_actees: N of slot i.
+            limits: `compiled_limits`.
+        """
+
+    @property
+    @abstractmethod
+    def compiled_limits(self) -> tuple[Any, ...]:
+        """What `compiled_check` must know of the space: numbers, and at most one array."""
+
     @abstractmethod
     def refusal(self, value: NDArray[Any]) -> str:
         """Return the end of a message: the refused choice, (width,) or (N,), and what would be allowed."""
@@ -194,6 +232,57 @@ class ActionSpace(ABC):
             offer: the action in that frame.
             ids: of its entities, by entity index.
         """
+
+    def from_world(
+        self, where: str, action: Any, offered: VecActionMask, ids: Sequence[EntityID | None]
+    ) -> NDArray[Any]:
+        """Return the values of an action in ids, in one frame.
+
+        The row of an actor that is left out is -1 or NaN, which is refused unless the actor may select nobody. Its set is empty.
+
+        Args:
+            where: names the action in messages.
+            action: an `action_type`; None leaves out all actors.
+            offered: the action in that frame.
+            ids: of its entities, by entity index.
+
+        Raises:
+            ValueError: the action is no `action_type`, or one of other actors.
+        """
+        values = np.full((offered.actors.items(), self.width), -1 if self.discrete else np.nan, self.dtype)
+        if action is None:
+            return values
+        rows = self._rows(where, action, offered, ids)
+        chosen = getattr(action, self.choices_field)
+        given = np.asarray([chosen] * len(rows) if self.is_global else self._values(where, chosen, ids))
+        expected = (len(rows),) if self.discrete else (len(rows), self.width)
+        if given.shape != expected or (given.size and given.dtype.kind not in ("biu" if self.discrete else "iuf")):
+            raise ValueError(
+                f"{where} has {self.choices_field} of shape {given.shape} and type {given.dtype}; expected numbers of shape "
+                f"{expected}, one row for each of its actors"
+            )
+        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
+            values[rows] = given.reshape(len(rows), self.width).astype(self.dtype)
+        return values
+
+    def _rows(self, where: str, action: Any, offered: VecActionMask, ids: Sequence[EntityID | None]) -> list[int]:
+        """Return the row of each actor of an action among those of the frame; arguments and errors as in `from_world`."""
+        if not isinstance(action, self.action_type):
+            raise ValueError(f"{where} is a {type(action).__name__}; it must be a {self.action_type.__name__}")
+        if self.is_global:
+            return list(range(offered.actors.items()))
+        given: Any = action
+        row_of = {ids[index]: row for row, index in enumerate(offered.actors.values[:, 0].tolist())}
+        rows = [row_of.get(actor, -1) for actor in given.actors]
+        if -1 in rows:
+            raise ValueError(f"{where} names the actor {given.actors[rows.index(-1)]!r}, which was not offered")
+        if len(set(rows)) < len(rows):
+            raise ValueError(f"{where} names an actor twice: {list(given.actors)!r:.200}")
+        return rows
+
+    def _values(self, where: str, chosen: Any, ids: Sequence[EntityID | None]) -> Any:
+        """Return the values of an action's choices in ids; arguments and errors as in `from_world`."""
+        return chosen
 
     @abstractmethod
     def sample(self, offered: VecActionMask, rng: np.random.Generator) -> NDArray[Any]:
@@ -212,6 +301,65 @@ class ActionSpace(ABC):
             values: what its actors chose.
         """
         return list(probs.reshape(len(offer.actors), 1, -1)) if len(offer.actors) else []
+
+    @abstractmethod
+    def padded_bounds(self, num_rows: int | None) -> tuple[Any, Any]:
+        """Return the smallest and the largest value in the padded form: numbers, or tuples of them for continuous actions.
+
+        Where actors select entities, a value is a row of the padded list of entities, in which every type has the room that the
+        spec says, and the one after the last row is nobody, if the space has `nobody`. A set has a value for each row: 0 or 1,
+        or in ordered sets its place.
+
+        Args:
+            num_rows: the length of that list; None: not known, as is the largest value then.
+        """
+
+    def closest(self, chosen: NDArray[np.int64], is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return allowed choices in the place of others: the next open one, after the last the first; -1 where none is open.
+
+        Args:
+            chosen: (A,) values in the padded form, or for sets (A, C).
+            is_open: (A, C) the open ones.
+        """
+        closed, size = np.flatnonzero(~is_open[np.arange(len(chosen)), chosen]), is_open.shape[1]
+        order = (chosen[closed, None] + np.arange(size)) % size
+        first = np.take_along_axis(is_open[closed], order, axis=1).argmax(axis=1)
+        allowed = chosen.copy()
+        allowed[closed] = np.where(is_open[closed].any(axis=1), order[np.arange(len(closed)), first], -1)
+        return allowed
+
+    def described(self) -> dict[str, Any]:
+        """Return what a page of docs/replays.md must know of the space, as JSON."""
+        shown = {option: _in_json(getattr(self, option)) for option in self.page_options}
+        return {"kind": self.kind.replace(" ", "_"), **shown}
+
+    def columns(self, offer: Offer) -> tuple[list[int], NDArray[np.bool_]]:
+        """Return the choices of a discrete action as pages list them: C values in a batch, and (A, C) the open ones."""
+        columns = offer.actees.tolist() if self.selects else list(range(len(self.labels)))
+        is_open = np.ones((len(offer.actors), len(columns)), np.bool_) if offer.mask is None else offer.mask
+        return columns, is_open
+
+    def for_page(self, values: NDArray[np.int64], offer: Offer) -> list[Any]:
+        """Return a discrete action of one frame as a page shows it: the column of each actor's choice, or a list of columns."""
+        chosen: list[Any] = values[:, 0].tolist()
+        return chosen
+
+    def from_page(self, where: str, given: Any, columns: Sequence[int], is_open: Sequence[bool]) -> list[Any]:
+        """Return the values of what a person has chosen on a page for one actor.
+
+        Args:
+            where: names the actor in messages.
+            given: JSON, as `for_page`; a list of numbers for continuous actions.
+            columns: the C choices, see `columns`.
+            is_open: (C,) those that are open to the actor.
+
+        Raises:
+            ValueError: the choice is of another type, or closed.
+        """
+        is_valid = type(given) is int and 0 <= given < len(columns) and is_open[given]
+        if not is_valid and (given != -1 or any(is_open)):
+            raise ValueError(f"{where} is {given!r:.100}, which is no open choice")
+        return [columns[given] if is_valid else -1]
 
     def rare_choices(self, offered: VecActionMask) -> Iterator[tuple[str, NDArray[Any]]]:
         """Yield allowed choices that random play rarely takes, as `sample` returns them, each with a description."""

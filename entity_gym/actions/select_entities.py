@@ -8,14 +8,14 @@ Shapes: A actors, N actees, P pairs of all frames.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.kind import ACTORS, ActionSpace
+from entity_gym.actions.kind import ACTORS
 from entity_gym.actions.reading import EntityID, FrameEntities, Offer
 from entity_gym.actions.select_entity import EntitiesActionSpace, SelectEntityActionMask, read_pairs
 from entity_gym.batch.vec_obs import VecActionMask
@@ -43,6 +43,9 @@ class SelectEntitiesAction:
     actors: Sequence[EntityID]
     actees: Sequence[Sequence[EntityID]]
 
+    def to_json(self) -> dict[str, Any]:
+        return {"actors": list(self.actors), "actees": [list(actees) for actees in self.actees]}
+
 
 @dataclass(frozen=True)
 class SelectEntitiesActionSpace(EntitiesActionSpace):
@@ -68,6 +71,9 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
     action_type = SelectEntitiesAction
     choices_field = "actees"
     per_pair = True
+    undecided = None
+    page_options = ("ordered", "min", "max")
+    counted = "selected"
 
     def __post_init__(self) -> None:
         where = type(self).__name__
@@ -96,6 +102,18 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
         if (before.min, before.max) != (self.min, self.max):
             yield f"action {name!r} now selects {self.min} to {'all' if self.max is None else self.max} entities"
 
+    @property
+    def prices(self) -> tuple[str, str] | None:
+        return (self.cost, self.budget) if self.cost and self.budget else None
+
+    def check_features(self, name: str, obs_space: ObsSpace) -> None:
+        if self.prices:
+            features = [feature for entity in obs_space.entities.values() for feature in entity.features]
+            known = {"cost": features, "budget": [*features, *obs_space.global_features]}
+            for option, among in known.items():
+                if (feature := getattr(self, option)) not in among:
+                    raise ValueError(f"action {name!r}: {option}={feature!r} is no feature; {nearest(feature, among)}")
+
     def read(self, name: str, mask: SelectEntitiesActionMask, entities: FrameEntities) -> Offer:
         return read_pairs(name, mask, entities, exclude_self=self.exclude_self)
 
@@ -123,6 +141,33 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
         is_wrong[actors[wrong]] = True
         return np.asarray(~is_wrong & (counts >= least) & (counts <= most))
 
+    @staticmethod
+    def compiled_check(
+        values: Any, first: int, count: int, mask: Any, i: int, actees: Any, num_actees: int, limits: Any
+    ) -> bool:
+        least, most, ordered = limits
+        fine = True
+        for k in range(count):
+            at, size, ones, num_open = first + k * num_actees, 0, 0, 0
+            for e in range(num_actees):
+                is_open = mask is None or mask[i, k, e]
+                size += values[at + e] != 0
+                ones += values[at + e] == 1
+                num_open += is_open
+                fine &= (values[at + e] == 0) | is_open
+            fine &= (min(least, num_open) <= size <= most) & (ordered | (ones == size))
+            for begin in range(0, size if ordered else 0, 60):  # each place is there: as many values have no other
+                seen = 0
+                for e in range(num_actees):
+                    if begin < values[at + e] <= begin + 60:
+                        seen |= 1 << (values[at + e] - begin - 1)
+                fine &= seen == (1 << min(size - begin, 60)) - 1
+        return fine
+
+    @property
+    def compiled_limits(self) -> tuple[int, int, bool]:
+        return self.min, 1 << 40 if self.max is None else self.max, self.ordered
+
     def refusal(self, value: NDArray[np.int64]) -> str:
         numbers, most = "places from 1 on" if self.ordered else "1", "all" if self.max is None else self.max
         fewer = ", or for all where fewer are open" if self.min else ""
@@ -136,6 +181,40 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
     ) -> SelectEntitiesAction:
         sets = [[ids[actee] for actee in offer.actees[chosen].tolist()] for chosen in self.sets(values, offer)]
         return SelectEntitiesAction([ids[actor] for actor in offer.actors.tolist()], sets)
+
+    def from_world(
+        self, where: str, action: Any, offered: VecActionMask, ids: Sequence[EntityID | None]
+    ) -> NDArray[np.int64]:
+        assert offered.actees is not None
+        column_of = {ids[index]: column for column, index in enumerate(offered.actees.values[:, 0].tolist())}
+        values = np.zeros((offered.actors.items(), len(column_of)), np.int64)
+        rows = [] if action is None else self._rows(where, action, offered, ids)
+        sets = [] if action is None else action.actees
+        if len(sets) != len(rows):
+            raise ValueError(f"{where} has {len(sets)} sets for {len(rows)} actors")
+        for row, selected in zip(rows, sets, strict=True):
+            for place, actee in enumerate(selected, start=1):
+                if actee not in column_of:
+                    raise ValueError(f"{where} selects {actee!r}, which was not offered")
+                if values[row, column_of[actee]]:
+                    raise ValueError(f"{where} selects {actee!r} twice")
+                values[row, column_of[actee]] = place if self.ordered else 1
+        return values.reshape(-1, 1)
+
+    def for_page(self, values: NDArray[np.int64], offer: Offer) -> list[list[int]]:
+        return [chosen.tolist() for chosen in self.sets(values, offer)]
+
+    def from_page(self, where: str, given: Any, columns: Sequence[int], is_open: Sequence[bool]) -> list[int]:
+        places = [0] * len(columns)
+        for place, column in enumerate(given if isinstance(given, list) else [None], 1):
+            if type(column) is not int or not 0 <= column < len(places) or places[column] or not is_open[column]:
+                raise ValueError(f"{where} is {given!r:.100}; it must be a list of open choices, each once")
+            places[column] = place if self.ordered else 1
+        return places
+
+    def padded_bounds(self, num_rows: int | None) -> tuple[int, int | None]:
+        known = [most for most in (self.max, num_rows) if most is not None]
+        return 0, min(known, default=None) if self.ordered else 1
 
     def closest(self, places: NDArray[np.int64], is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return allowed (A, N) places for others, (A, N) from 0, of which any may be closed, missing, too many or equal.
@@ -192,14 +271,3 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
         chosen = places <= sizes[of_each]
         values[shuffled[chosen], 0] = places[chosen] if self.ordered else 1
         return values
-
-
-def check_budgets(obs_space: ObsSpace, action_space: Mapping[str, ActionSpace]) -> None:
-    """Raise a ValueError unless every cost and every budget of an action names a feature of `obs_space`."""
-    features = [name for entity in obs_space.entities.values() for name in entity.features]
-    for name, space in action_space.items():
-        if isinstance(space, SelectEntitiesActionSpace) and space.cost and space.budget:
-            known = {"cost": features, "budget": [*features, *obs_space.global_features]}
-            for option, among in known.items():
-                if (feature := getattr(space, option)) not in among:
-                    raise ValueError(f"action {name!r}: {option}={feature!r} is no feature; {nearest(feature, among)}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -55,6 +55,10 @@ class SelectEntityAction:
     actors: Sequence[EntityID]
     actees: Sequence[EntityID | None]
 
+    def to_json(self) -> dict[str, Any]:  # actors that select nobody are not listed
+        told = {actor: actee for actor, actee in zip(self.actors, self.actees, strict=True) if actee is not None}
+        return {"actors": list(told), "actees": list(told.values())}
+
 
 @dataclass(frozen=True)
 class EntitiesActionSpace(ActionSpace):
@@ -97,6 +101,7 @@ class SelectEntityActionSpace(EntitiesActionSpace):
     mask_type = SelectEntityActionMask
     action_type = SelectEntityAction
     choices_field = "actees"
+    page_options = ("nobody",)
 
     @property
     def can_close(self) -> bool:  # type: ignore[override]
@@ -125,6 +130,26 @@ class SelectEntityActionSpace(EntitiesActionSpace):
         found[actor[chosen[actor] == actee]] = True
         return np.asarray(found | ((chosen == NOBODY) & (self.nobody | ~able)))
 
+    @staticmethod
+    def compiled_check(
+        values: Any, first: int, count: int, mask: Any, i: int, actees: Any, num_actees: int, limits: Any
+    ) -> bool:
+        nobody, can_close = limits
+        fine = True
+        for k in range(count):
+            value = values[first + k]
+            found, any_open = nobody and value == NOBODY, False
+            for e in range(num_actees):
+                is_open = mask is None or mask[i, k, e]
+                found |= is_open & (actees[i, e] == value)
+                any_open |= is_open
+            fine &= found or (value == NOBODY and not any_open and (can_close or num_actees == 0))
+        return fine
+
+    @property
+    def compiled_limits(self) -> tuple[bool, bool]:
+        return self.nobody, self.can_close
+
     def refusal(self, value: NDArray[np.int64]) -> str:
         nobody = "for nobody" if self.nobody else "where it may select none"
         return f" is {value[0]}; expected the index of an entity that the actor may select, or {NOBODY} {nobody}"
@@ -132,6 +157,26 @@ class SelectEntityActionSpace(EntitiesActionSpace):
     def for_world(self, values: NDArray[np.int64], offer: Offer, ids: Sequence[EntityID | None]) -> SelectEntityAction:
         actees = [None if actee == NOBODY else ids[actee] for actee in values[:, 0].tolist()]
         return SelectEntityAction([ids[actor] for actor in offer.actors.tolist()], actees)
+
+    def _values(self, where: str, chosen: Any, ids: Sequence[EntityID | None]) -> list[int]:
+        index_of = {None: NOBODY, **{id_: index for index, id_ in enumerate(ids)}}
+        for actee in chosen:
+            if actee not in index_of:
+                raise ValueError(f"{where} names {actee!r}, which no entity has")
+        return [index_of[actee] for actee in chosen]
+
+    def columns(self, offer: Offer) -> tuple[list[int], NDArray[np.bool_]]:
+        columns, is_open = super().columns(offer)
+        if not self.nobody:
+            return columns, is_open
+        return [*columns, NOBODY], np.pad(is_open, ((0, 0), (0, 1)), constant_values=True)
+
+    def for_page(self, values: NDArray[np.int64], offer: Offer) -> list[int]:
+        column_of = {value: column for column, value in enumerate(self.columns(offer)[0])}
+        return [column_of.get(value, NOBODY) for value in values[:, 0].tolist()]
+
+    def padded_bounds(self, num_rows: int | None) -> tuple[int, int | None]:
+        return 0, None if num_rows is None else num_rows - 1 + self.nobody
 
     def sample(self, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
         """Draw (A, 1) entity indices; -1 where none is open, and with `nobody` as one choice more."""

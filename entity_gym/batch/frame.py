@@ -15,7 +15,6 @@ from entity_gym.actions import ActionSpace
 from entity_gym.actions.chains import decision_order, read_mask_after
 from entity_gym.actions.kind import has_global_entity
 from entity_gym.actions.reading import EntityID, FrameEntities, Offer, read_flags
-from entity_gym.actions.select_entities import check_budgets
 from entity_gym.environment import Observation
 from entity_gym.errors import nearest
 from entity_gym.spaces import GLOBAL_ENTITY, ObsSpace
@@ -82,7 +81,8 @@ class FrameReader:
             )
         try:
             decision_order(action_space)
-            check_budgets(obs_space, action_space)
+            for name, space in action_space.items():
+                space.check_features(name, obs_space)
         except ValueError as error:
             raise ValueError(f"{environment}: {error}") from None
         self.obs_space = obs_space

@@ -45,12 +45,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from entity_gym.actions.chains import decision_order, narrowed
-from entity_gym.actions.select_entities import SelectEntitiesActionSpace
-from entity_gym.actions.select_entity import SelectEntityActionSpace, open_pairs
+from entity_gym.actions.select_entity import open_pairs
 from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.pools.pool import ThreadedVecEnv
-from entity_gym.pools.spec import EnvSpec, bounds_of, spec_of
+from entity_gym.pools.spec import EnvSpec, spec_of
 from entity_gym.pools.vec_env import EnvIdLike, VecEnv, check_env_id
 from entity_gym.registry import prepare
 from entity_gym.spaces import GLOBAL_ENTITY
@@ -130,7 +129,7 @@ class PaddedForm:
         self._open: dict[str, NDArray[np.int8]] = {}  # action that can be closed -> (N, A, C) its mask in that offer
         self._actees: dict[str, NDArray[np.int64]] = {}  # of sets: action -> (N, P) rows of its actees, then -1
         for name, action in spec.action_space.items():
-            most, (low, high) = spec.actions[name] or 0, bounds_of(action, num_rows)
+            most, (low, high) = spec.actions[name] or 0, action.padded_bounds(num_rows)
             self._num_actors[name] = np.zeros(num_envs, np.int64)
             if not action.is_global:
                 self.observation[_path("actors", name)] = Field((most,), np.int64, -1, num_rows - 1)
@@ -200,8 +199,7 @@ class PaddedForm:
                 if offered.actees is not None and actees is not None:
                     is_open = np.zeros((actors.items(), num_choices), np.int8)
                     is_open[open_pairs(offered, actees)] = 1
-                    if isinstance(space, SelectEntityActionSpace):
-                        is_open[:, -1] |= space.nobody  # the number of rows is nobody
+                    is_open[:, self._room.sum() :] = 1  # the number of rows is nobody
                     if answered and name in self._actees:
                         padded = self._padded(name, actees, offered.actees.offsets, num_choices, fill=-1)
                         self._actees[name][obs.env_id] = padded
@@ -262,10 +260,9 @@ class PaddedForm:
         for name in decision_order(spaces):
             offered, picked = narrowed(name, spaces, masks, pooled), pooled[name].values
             if offered is not masks[name] and offered.mask is not None:
-                is_open = offered.mask.values
-                closed = np.flatnonzero(~is_open[np.arange(len(picked)), picked[:, 0]])
-                picked[closed, 0] = _next_open(picked[closed, 0], is_open[closed].view(np.int8))
-                np.add.at(replaced, np.repeat(ids, pooled[name].size1())[closed], 1)
+                allowed = spaces[name].closest(picked[:, 0], offered.mask.values)
+                np.add.at(replaced, np.repeat(ids, pooled[name].size1()), allowed != picked[:, 0])
+                picked[:, 0] = allowed
 
     def _padded(
         self, name: str, values: NDArray[Any], offsets: NDArray[np.int64], most: int, fill: int = 0
@@ -332,22 +329,17 @@ class PaddedForm:
             raise ValueError(f"{self._world} ({self._kind} {owner[k]}): action {name!r} of actor {actor}{refusal}")
         if not space.discrete:
             return RaggedBuffer(picked, offsets)
-        if isinstance(space, SelectEntitiesActionSpace):
-            places = space.closest(picked, self._open[name][ids][here] == 1)  # (K, P)
-            np.add.at(replaced, owner, ((places > 0) != (picked > 0)).sum(axis=1))
+        if name in self._open:
+            asked, picked = picked, space.closest(picked, self._open[name][ids][here] == 1)
+            changed = (
+                ((picked > 0) != (asked > 0)).sum(axis=1) if picked.ndim > 1 else (picked != asked) & (picked >= 0)
+            )
+            np.add.at(replaced, owner, changed)
+        if name in self._actees:
             actees = self._actees[name][owner]  # (K, P)
-            pairs = np.take_along_axis(places, actees, axis=1)[actees >= 0]
+            pairs = np.take_along_axis(picked, actees, axis=1)[actees >= 0]
             num_actees = (self._actees[name][ids] >= 0).sum(axis=1)
             return RaggedBuffer(pairs[:, None], offsets_of(num_actors * num_actees))
-        if name in self._open:
-            open_ = self._open[name][ids][here]  # (K, C)
-            closed = open_[np.arange(len(picked)), picked] == 0
-            if closed.any():
-                some_open = open_.any(axis=1)
-                refused = np.flatnonzero(closed & some_open)
-                picked = np.where(closed & ~some_open, -1, picked)
-                picked[refused] = _next_open(picked[refused], open_[refused])
-                np.add.at(replaced, owner[refused], 1)
         if space.selects:
             rows, picked = picked, np.full(len(picked), -1, np.int64)
             some = (rows >= 0) & (rows < self._ends[-1])  # the number of rows selects nobody
@@ -477,11 +469,3 @@ def with_report(obs: VecObs, row: int, info: Mapping[str, Any]) -> dict[str, Any
 def _path(kind: str, name: str) -> str:
     """Return the name of an array of the observation."""
     return f"{kind}/{name.replace('.', '/')}"
-
-
-def _next_open(asked: NDArray[np.int64], open_: NDArray[np.int8]) -> NDArray[np.int64]:
-    """Return (K,) the first open choice from each of `asked` on, continuing at 0 after the last; each row of (K, C) has one."""
-    order = (asked[:, None] + np.arange(open_.shape[1])) % open_.shape[1]  # (K, C)
-    first = np.take_along_axis(open_, order, axis=1).argmax(axis=1)
-    found: NDArray[np.int64] = order[np.arange(len(asked)), first]
-    return found

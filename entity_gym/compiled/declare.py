@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from types import MappingProxyType, SimpleNamespace
+from types import SimpleNamespace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -25,9 +25,6 @@ from entity_gym.pools.source import EnvSource
 from entity_gym.spaces import Feature, ObsSpace
 
 Types = str | Sequence[str] | None
-After = str | Sequence[str]
-Tables = Mapping[str, Sequence[Sequence[bool]]]
-NO_TABLES: Tables = MappingProxyType({})
 Value = int | float | bool
 
 
@@ -107,9 +104,9 @@ def Categorical(
     actors: Types = None,
     max_actors: int | None = None,
     masked: bool = False,
-    after: After = (),
-    allowed: Tables = NO_TABLES,
+    *,
     masked_after: bool = False,
+    **options: Any,
 ) -> Action:
     """Declare an action with which every actor picks one of `choices`.
 
@@ -118,27 +115,24 @@ def Categorical(
         actors: entity types whose every entity acts; the engine fills them in.
         max_actors: instead of `actors`: the most that `observe` writes into `obs.<Action>.actors`.
         masked: whether `obs.<Action>.mask[j, c]` can close choices.
-        after: as in `entity_gym.ActionSpace`.
-        allowed: as in `entity_gym.ActionSpace`.
         masked_after: whether `obs.<Action>.mask_after[j, k, c]` can close choice c to an actor that has selected actee k, by its
             place in the list of the select-entity action in `after`.
+        options: further ones of `entity_gym.CategoricalActionSpace`, such as `after`.
     """
-    space = CategoricalActionSpace(choices, after=after, allowed=allowed)
-    return Action(space, actors, max_actors, masked=masked, masked_after=masked_after)
+    return Action(
+        CategoricalActionSpace(choices, **options), actors, max_actors, masked=masked, masked_after=masked_after
+    )
 
 
-def GlobalCategorical(
-    choices: Sequence[str], masked: bool = False, after: After = (), allowed: Tables = NO_TABLES
-) -> Action:
+def GlobalCategorical(choices: Sequence[str], masked: bool = False, **options: Any) -> Action:
     """Declare an action with which the environment as a whole picks one of `choices`.
 
     Args:
         choices: their names.
         masked: whether `obs.<Action>.mask[0, c]` can close choices.
-        after: as in `entity_gym.ActionSpace`.
-        allowed: as in `entity_gym.ActionSpace`.
+        options: further ones of `entity_gym.GlobalCategoricalActionSpace`.
     """
-    return Action(GlobalCategoricalActionSpace(choices, after=after, allowed=allowed), masked=masked)
+    return Action(GlobalCategoricalActionSpace(choices, **options), masked=masked)
 
 
 def SelectEntity(
@@ -147,11 +141,11 @@ def SelectEntity(
     actees: Types = None,
     max_actees: int | None = None,
     masked: bool = False,
-    exclude_self: bool = False,
-    nobody: bool = False,
-    after: After = (),
+    **options: Any,
 ) -> Action:
     """Declare an action with which every actor picks an entity.
+
+    In `step`, `act.<Action>[j]` is the entity index that actor j picked; -1 for nobody.
 
     Args:
         actors: as in `Categorical`.
@@ -159,14 +153,9 @@ def SelectEntity(
         actees: entity types whose every entity may be picked; the engine fills them in.
         max_actees: instead of `actees`: the most that `observe` writes into `obs.<Action>.actees`.
         masked: whether `obs.<Action>.mask[actor, actee]` (positions in the two lists) can close pairs.
-        exclude_self: an actor may not pick itself, whatever the mask says.
-        nobody: every actor may pick nobody at all times. In `step`, `act.<Action>[j]` is then -1, as it is for an actor to
-            whom no entity is open.
-        after: as in `entity_gym.ActionSpace`.
+        options: those of `entity_gym.SelectEntityActionSpace`.
     """
-    return Action(
-        SelectEntityActionSpace(exclude_self, nobody, after=after), actors, max_actors, actees, max_actees, masked
-    )
+    return Action(SelectEntityActionSpace(**options), actors, max_actors, actees, max_actees, masked)
 
 
 def SelectEntities(
@@ -175,35 +164,14 @@ def SelectEntities(
     actees: Types = None,
     max_actees: int | None = None,
     masked: bool = False,
-    min: int = 0,
-    max: int | None = None,
-    ordered: bool = False,
-    exclude_self: bool = False,
-    cost: str | None = None,
-    budget: str | None = None,
-    after: After = (),
+    **options: Any,
 ) -> Action:
-    """Declare an action with which every actor picks a set of entities.
+    """Declare an action with which every actor picks a set of entities; arguments as in `SelectEntity`.
 
     In `step`, `act.<Action>[j, k]` is 0 if actor j has not picked actee k, by its place in the list, and otherwise 1, or in an
-    ordered set the place of the pick, from 1 on.
-
-    Args:
-        actors: as in `Categorical`.
-        max_actors: as in `Categorical`.
-        actees: as in `SelectEntity`.
-        max_actees: as in `SelectEntity`.
-        masked: as in `SelectEntity`.
-        min: as in `entity_gym.SelectEntitiesActionSpace`, like those that follow.
-        max: see `min`.
-        ordered: see `min`.
-        exclude_self: see `min`.
-        cost: see `min`.
-        budget: see `min`.
-        after: as in `entity_gym.ActionSpace`.
+    ordered set the place of the pick, from 1 on. The options are those of `entity_gym.SelectEntitiesActionSpace`.
     """
-    space = SelectEntitiesActionSpace(exclude_self, min, max, ordered, cost, budget, after=after)
-    return Action(space, actors, max_actors, actees, max_actees, masked)
+    return Action(SelectEntitiesActionSpace(**options), actors, max_actors, actees, max_actees, masked)
 
 
 def Continuous(
@@ -212,21 +180,14 @@ def Continuous(
     names: Sequence[str] | None = None,
     actors: Types = None,
     max_actors: int | None = None,
-    after: After = (),
+    **options: Any,
 ) -> Action:
     """Declare an action with which every actor picks n real numbers: in `step`, number `k` of actor `j` is `act.<Action>[j, k]`.
 
-    They are float64, since compiled code and ordinary Python differ in how they mix float32 with other numbers.
-
-    Args:
-        low: as in `entity_gym.ContinuousActionSpace`.
-        high: as in `entity_gym.ContinuousActionSpace`.
-        names: as in `entity_gym.ContinuousActionSpace`.
-        actors: as in `Categorical`.
-        max_actors: as in `Categorical`.
-        after: as in `Categorical`.
+    They are float64, since compiled code and ordinary Python differ in how they mix float32 with other numbers. The numbers and
+    options are those of `entity_gym.ContinuousActionSpace`; the actors are given as in `Categorical`.
     """
-    return Action(ContinuousActionSpace(low, high, names, after=after), actors, max_actors)
+    return Action(ContinuousActionSpace(low, high, names, **options), actors, max_actors)
 
 
 class Description(EnvSource):

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from entity_gym.actions import ContinuousActionSpace
 from entity_gym.compiled.layout import Kind, Layout
 
 #: The first entries of the table. One for each of `bound_arrays` follows: an address, or for packed arrays the offset in the
@@ -110,9 +109,11 @@ def _head(layout: Layout) -> Iterator[str]:
     yield "from entity_gym.compiled.compiler import entry"
     yield "from entity_gym.compiled.runtime import *  # noqa: F403"
     yield ""
-    yield "# Given by build.py: ENV, RECORD, COUNTS, JIT, OPTIONS, INNER."
+    yield "# Given by build.py: ENV, RECORD, COUNTS, JIT, OPTIONS, INNER, CHECKS."
+    yield "INLINED = INLINED | CHECKS"
     yield "if JIT:"
-    yield '    globals().update({name: njit(inline="always")(function) for name, function in INLINED.items()})'
+    yield '    INLINED = {name: njit(inline="always")(function) for name, function in INLINED.items()}'
+    yield "globals().update(INLINED)"
     yield "reset, step, observe = ENV.reset, ENV.step, ENV.observe"
     yield "if JIT:"
     yield "    inline = njit(forceinline=True, **INNER)"
@@ -120,9 +121,9 @@ def _head(layout: Layout) -> Iterator[str]:
     yield ""
     yield "MANY = 1 << 40  # rows of arrays whose sizes the caller knows"
     for action in layout.actions:
-        if isinstance(action.space, ContinuousActionSpace):
-            rows = np.stack(action.space.bounds(), axis=1).astype(np.float64).tolist()
-            yield f"BOUNDS_{action.attribute} = np.array({rows}, np.float64)".replace("inf", "np.inf")
+        for limit in action.space.compiled_limits:
+            if isinstance(limit, np.ndarray):
+                yield f"{action.bounds} = np.array({limit.tolist()}, np.float64)".replace("inf", "np.inf")
     yield from _named_tuple("Arrays", [array.name for array in bound_arrays(layout)])
     for action in layout.actions:
         if action.written:
@@ -173,8 +174,7 @@ def _check(layout: Layout) -> Iterator[str]:
         name = action.attribute
         yield f"        if a.starts_{name}[j + 1] - a.starts_{name}[j] != {action.num_values}:"
         yield f"            return fail(a.report, BAD_ACTION, i, {number}, 0)"
-        function, arguments = action.check()
-        yield f"        if not {function}({', '.join(arguments)}):"
+        yield f"        if not {action.check()}:"
         yield f"            return fail(a.report, BAD_ACTION, i, {number}, 0)"
     yield "    return True"
 

@@ -16,14 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from entity_gym.actions import (
-    ActionSpace,
-    EntitiesActionSpace,
-    SelectEntitiesActionSpace,
-    SelectEntityActionSpace,
-)
+from entity_gym.actions import ActionSpace
 from entity_gym.actions.chains import decision_order, selection_before
 from entity_gym.actions.kind import has_global_entity
+from entity_gym.actions.select_entity import EntitiesActionSpace
 from entity_gym.compiled.declare import Action, Description, Entity
 from entity_gym.errors import nearest
 from entity_gym.spaces import GLOBAL_ENTITY, FeatureKind, ObsSpace
@@ -232,26 +228,18 @@ class ActionPlan:
             lists = ", ".join(f"a.{listed.slot.name}, n.{listed.count}" for listed in self.lists)
             yield f"close_self(a.{self.mask.name}, i, {lists})"
 
-    def check(self) -> tuple[str, list[str]]:
-        """Return the function of `runtime` that checks the choices of slot `i`, and its arguments."""
-        values: list[Any] = [f"a.choices_{self.attribute}", f"a.starts_{self.attribute}[j]", f"n.{self.attribute}"]
-        mask = f"a.{self.mask.name}" if self.mask is not None else ""
-        if isinstance(self.space, SelectEntitiesActionSpace):
-            most = 1 << 40 if self.space.max is None else self.space.max
-            values += [f"n.{self.lists[1].count}", str(self.space.min), str(most), str(self.space.ordered)]
-            return ("are_open_sets", [*values, mask, "i"]) if mask else ("are_sets", values)
-        if isinstance(self.space, SelectEntityActionSpace):
-            actees = self.lists[1]
-            values += [f"a.{actees.slot.name}", "i", f"n.{actees.count}", str(self.space.nobody)]
-            return (
-                ("are_open_to_select", [*values, str(self.space.can_close), mask])
-                if mask
-                else ("are_selectable", values)
-            )
-        if not self.space.discrete:
-            return "are_within", [*values, str(self.space.width), f"BOUNDS_{self.attribute}"]
-        values.append(str(len(self.space.labels)))
-        return ("are_open_choices", [*values, mask, "i"]) if mask else ("are_choices", values)
+    def check(self) -> str:
+        """Return the call of the space's `compiled_check` for slot `i`."""
+        name, actees = self.attribute, ", ".join(f"a.{each.slot.name}, n.{each.count}" for each in self.lists[1:])
+        mask = "None" if self.mask is None else f"a.{self.mask.name}"
+        limits = [self.bounds if isinstance(limit, np.ndarray) else str(limit) for limit in self.space.compiled_limits]
+        given = f"a.choices_{name}, a.starts_{name}[j], n.{name}, {mask}, i, {actees or 'None, 0'}"
+        return f"check_{name}({given}, ({', '.join(limits)},))"
+
+    @property
+    def bounds(self) -> str:
+        """The name of the array among the space's `compiled_limits`."""
+        return f"BOUNDS_{self.attribute}"
 
 
 @dataclass(frozen=True)

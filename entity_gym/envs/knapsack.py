@@ -115,4 +115,4 @@ def take(s: Any, item: int) -> float:
         return 0.0
     s.room -= s.weight[item]
     s.num_taken += 1
-    return s.value[item]  # type: ignore[no-any-return]
+    return float(s.value[item])

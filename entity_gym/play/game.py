@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import ContinuousActionSpace, SelectEntitiesActionSpace
 from entity_gym.actions.choices import check_actions
 from entity_gym.actions.select_entity import NOBODY
 from entity_gym.batch.ragged import RaggedBuffer
@@ -21,7 +20,6 @@ from entity_gym.replay.build import (
     build_decisions,
     build_replay,
     build_view,
-    columns_of,
     number,
     offer_of,
     plain,
@@ -190,11 +188,10 @@ class Game:
             space = spaces[name]
             if advice is not None:
                 each["advised"] = each["chosen"]
-            if advice is not None and space.discrete and not space.per_pair:
+            if advice is not None and space.undecided == NOBODY:  # one choice
                 probs = np.array(each["probs"])
                 each["entropy"] = to_decimals(-(probs * np.log(np.where(probs > 0, probs, 1))).sum(axis=1))
-            undecided: Any = NOBODY if space.discrete else [None] * space.width
-            each["chosen"] = [None if space.per_pair else undecided] * counts[name]
+            each["chosen"] = [space.undecided] * counts[name]
         return decisions
 
     def _read(self, given: Any) -> dict[str, VecAction]:
@@ -208,47 +205,18 @@ class Game:
         if not isinstance(posted, dict) or set(posted) != set(offered):
             raise NotAllowedError(f"actions must be an object with {', '.join(map(repr, offered)) or 'nothing'}")
         actions: dict[str, VecAction] = {}
-        for name, space in self._pool.action_space().items():
-            offer, chosen, values = offer_of(masks[name], 0), posted.get(name, []), list[float]()
-            if not isinstance(chosen, list) or len(chosen) != len(offer.actors):
-                raise NotAllowedError(f"{name} must be a list with a choice of each of {len(offer.actors)} actors")
-            for row, column in enumerate(chosen):
-                where = f"{name} of entity {offer.actors[row]}"
-                if isinstance(space, ContinuousActionSpace):
-                    values += _read_numbers(column, list(zip(space.low, space.high, strict=True)), where)
-                    continue
-                choices, is_open = columns_of(space, offer)
-                if isinstance(space, SelectEntitiesActionSpace):
-                    values += _read_set(column, is_open[row].tolist(), space.ordered, where)
-                    continue
-                is_valid = type(column) is int and 0 <= column < len(choices) and is_open[row, column]
-                if not is_valid and (column != NOBODY or is_open[row].any()):
-                    raise NotAllowedError(f"{where} is {column!r:.100}, which is no open choice")
-                values.append(choices[column] if is_valid else NOBODY)
-            array = np.array(values, space.dtype).reshape(-1, space.width)
-            actions[name] = RaggedBuffer.from_flattened(array, [len(array)])
-        try:  # what earlier choices close, too
+        try:
+            for name, space in self._pool.action_space().items():
+                offer, chosen, values = offer_of(masks[name], 0), posted.get(name, []), list[float]()
+                if not isinstance(chosen, list) or len(chosen) != len(offer.actors):
+                    raise NotAllowedError(f"{name} must be a list with a choice of each of {len(offer.actors)} actors")
+                columns, is_open = space.columns(offer)
+                for actor, each, flags in zip(offer.actors.tolist(), chosen, is_open.tolist(), strict=True):
+                    values += space.from_page(f"{name} of entity {actor}", each, columns, flags)
+                array = np.array(values, space.dtype).reshape(-1, space.width)
+                actions[name] = RaggedBuffer.from_flattened(array, [len(array)])
+            # what earlier choices close, too
             check_actions(actions, masks, self._pool.action_space(), lambda _: "this position")
         except ValueError as error:
             raise NotAllowedError(str(error)) from None
         return actions
-
-
-def _read_set(given: Any, is_open: Sequence[bool], is_ordered: bool, where: str) -> list[int]:
-    """Return the place of each column in the set, 0 for those outside; without an order all places are 1."""
-    places = [0] * len(is_open)
-    for place, column in enumerate(given if isinstance(given, list) else [None], 1):
-        if type(column) is not int or not 0 <= column < len(places) or places[column] or not is_open[column]:
-            raise NotAllowedError(f"{where} is {given!r:.100}; it must be a list of open choices, each once")
-        places[column] = place if is_ordered else 1
-    return places
-
-
-def _read_numbers(given: Any, bounds: Sequence[tuple[float, float]], where: str) -> list[float]:
-    if not isinstance(given, list) or len(given) != len(bounds):
-        raise NotAllowedError(f"{where} must be a list of {len(bounds)} numbers")
-    for value, (low, high) in zip(given, bounds, strict=True):
-        is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e38
-        if not is_number or not np.float32(low) <= np.float32(value) <= np.float32(high):
-            raise NotAllowedError(f"{where} is {value!r:.100}; it must be a number from {low:.9g} to {high:.9g}")
-    return [float(value) for value in given]

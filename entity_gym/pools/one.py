@@ -9,10 +9,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import Action, ActionMask, ActionSpace, GlobalCategoricalAction, SelectEntitiesActionSpace
+from entity_gym.actions import Action, ActionMask, ActionSpace
 from entity_gym.actions.reading import EntityID
 from entity_gym.batch.ragged import RaggedBuffer
-from entity_gym.batch.vec_obs import PLAYER_REWARD, TARGET, VecAction, VecActionMask, VecObs
+from entity_gym.batch.vec_obs import PLAYER_REWARD, TARGET, VecActionMask, VecObs
 from entity_gym.environment import Environment, Observation
 from entity_gym.errors import nearest
 from entity_gym.pools.slots import EnvSlots, run_serially
@@ -67,10 +67,10 @@ class SlotEnvironment(Environment):
                 raise ValueError(f"{self.display_name} has no action {name!r}; {nearest(name, spaces)}")
         obs = self._shown
         ids = [id_ for of_type in _ids_of(obs).values() for id_ in of_type]
-        batch = {
-            name: _choices(f"{self.display_name}: action {name!r}", spaces[name], offered, ids, actions.get(name))
-            for name, offered in obs.action_masks.items()
-        }
+        batch = {}
+        for name, offered in obs.action_masks.items():
+            where, offsets = f"{self.display_name}: action {name!r}", spaces[name].value_offsets(offered)
+            batch[name] = RaggedBuffer(spaces[name].from_world(where, actions.get(name), offered, ids), offsets)
         self.slots.check(batch, ONLY)
         self.slots.step(batch, ONLY, 0, 1)
         shown = self.show()
@@ -151,66 +151,3 @@ def _mask(space: ActionSpace, offered: VecActionMask, ids: list[EntityID]) -> Ac
     known = {field.name for field in fields(space.mask_type)}
     mask: ActionMask = space.mask_type(**{name: part for name, part in parts.items() if name in known})
     return mask
-
-
-def _choices(
-    where: str, space: ActionSpace, offered: VecActionMask, ids: list[EntityID], action: Action | None
-) -> VecAction:
-    """Return an action in ids as slots take it: a row for each actor, in the order in which they were offered.
-
-    The row of an actor that is left out is -1 or NaN, which slots refuse unless the actor may select nobody. Its set is empty.
-    """
-    actors = offered.actors.values[:, 0].tolist()
-    values = np.full((len(actors), space.width), -1 if space.discrete else np.nan, space.dtype)
-    if action is None and space.per_pair:
-        return RaggedBuffer(np.zeros((int(offered.pair_offsets[-1]), 1), np.int64), offered.pair_offsets)
-    if action is not None:
-        if not isinstance(action, space.action_type):
-            raise ValueError(f"{where} is a {type(action).__name__}; it must be a {space.action_type.__name__}")
-        chosen: Any = getattr(action, space.choices_field)
-        if isinstance(action, GlobalCategoricalAction):
-            rows, chosen = list(range(len(actors))), [chosen] * len(actors)
-        else:
-            row_of = {ids[index]: row for row, index in enumerate(actors)}
-            rows = [row_of.get(actor, -1) for actor in action.actors]
-            if -1 in rows:
-                raise ValueError(f"{where} names the actor {action.actors[rows.index(-1)]!r}, which was not offered")
-            if len(set(rows)) < len(rows):
-                raise ValueError(f"{where} names an actor twice: {list(action.actors)!r:.200}")
-        if space.per_pair:
-            return RaggedBuffer(_set_values(where, space, offered, rows, ids, chosen), offered.pair_offsets)
-        if space.selects:
-            index_of = {None: -1, **{id_: index for index, id_ in enumerate(ids)}}
-            for actee in chosen:
-                if actee not in index_of:
-                    raise ValueError(f"{where} names {actee!r}, which no entity has")
-            chosen = [index_of[actee] for actee in chosen]
-        given = np.asarray(chosen)
-        expected = (len(rows),) if space.discrete else (len(rows), space.width)
-        if given.shape != expected or (given.size and given.dtype.kind not in ("biu" if space.discrete else "iuf")):
-            raise ValueError(
-                f"{where} has {space.choices_field} of shape {given.shape} and type {given.dtype}; expected numbers of shape "
-                f"{expected}, one row for each of its actors"
-            )
-        with np.errstate(over="ignore"):  # what float32 cannot hold becomes infinite, and is refused
-            values[rows] = given.reshape(len(rows), space.width).astype(space.dtype)
-    return RaggedBuffer(values, offered.actors.offsets)
-
-
-def _set_values(
-    where: str, space: ActionSpace, offered: VecActionMask, rows: list[int], ids: list[EntityID], chosen: Any
-) -> NDArray[np.int64]:
-    """Return the (A * N, 1) values of sets, given as a list of ids for each of the actors `rows`; the others select nothing."""
-    assert offered.actees is not None and isinstance(space, SelectEntitiesActionSpace)
-    column_of = {ids[index]: column for column, index in enumerate(offered.actees.values[:, 0].tolist())}
-    values = np.zeros((len(offered.actors.values), len(column_of)), np.int64)
-    if len(chosen) != len(rows):
-        raise ValueError(f"{where} has {len(chosen)} sets for {len(rows)} actors")
-    for row, selected in zip(rows, chosen, strict=True):
-        for place, actee in enumerate(selected, start=1):
-            if actee not in column_of:
-                raise ValueError(f"{where} selects {actee!r}, which was not offered")
-            if values[row, column_of[actee]]:
-                raise ValueError(f"{where} selects {actee!r} twice")
-            values[row, column_of[actee]] = place if space.ordered else 1
-    return values.reshape(-1, 1)

@@ -153,10 +153,8 @@ class Part:
     """One player of each frame, and its actors."""
 
     seats: NDArray[np.int64]  # (N,) the player
-    rows: Mapping[str, NDArray[np.bool_]]  # action -> (A,) true for its actors
-    values: Mapping[str, NDArray[np.bool_]]  # action -> true for the values of its actors: those of its `rows` or pairs
-    actors: Mapping[str, RaggedBuffer[np.int64]]  # action -> N sequences of its actors
-    offsets: Mapping[str, NDArray[np.int64]]  # action -> (N + 1,) where the frames begin among the values of its actors
+    masks: Mapping[str, VecActionMask]  # action -> its actors, and what is open to them
+    values: Mapping[str, NDArray[np.bool_]]  # action -> true for the values of its actors, among those of all
 
     def where(self, frame: int) -> str:
         """Return the name of a frame in messages."""
@@ -189,14 +187,12 @@ class Seating:
             seats = np.full(len(self.obs), seats)
         if seats.size and not (seats.min() >= 0 and seats.max() < self.mapping.num_players):
             raise ValueError(f"player is {player!r:.200}; there are players 0 to {self.mapping.num_players - 1}")
-        rows = {name: owners == seats[self._frames[name]] for name, owners in self._owners.items()}
-        masks = self.obs.action_masks
-        actors = {name: keep_items(mask.actors, rows[name]) for name, mask in masks.items()}
-        values, offsets = dict(rows), {name: each.offsets for name, each in actors.items()}
-        for name in self.mapping.per_pair:
-            own = values[name] = rows[name][masks[name].pair_actors]
-            offsets[name] = keep_items(RaggedBuffer.unchecked(own, masks[name].pair_offsets), own).offsets
-        return Part(seats, rows, values, actors, offsets)
+        masks, values = {}, {}
+        for name, mask in self.obs.action_masks.items():
+            rows = self._owners[name] == seats[self._frames[name]]
+            masks[name] = _own(mask, rows)
+            values[name] = rows[mask.pair_actors] if name in self.mapping.per_pair else rows
+        return Part(seats, masks, values)
 
     def show(self, part: Part) -> VecObs:
         """Return the frames as the players of `part` see them: all entities, but only their own actors and reward.
@@ -214,9 +210,7 @@ class Seating:
         return replace(
             obs,
             features={name: self._seen(part.seats, name, buffer) for name, buffer in obs.features.items()},
-            action_masks={
-                name: _own(mask, part.rows[name], part.actors[name]) for name, mask in obs.action_masks.items()
-            },
+            action_masks=dict(part.masks),
             reward=self.rewards[np.arange(len(obs)), part.seats],
             final=final,
             arrays={name: array for name, array in obs.arrays.items() if name != PLAYER_REWARD},
@@ -235,13 +229,11 @@ class Seating:
         Raises:
             ValueError: an action is missing or unknown, or has not one value for each of the player's actors.
         """
-        masks = self.obs.action_masks
         for part, actions in parts:
-            check_counts(actions, part.offsets, part.where)
+            check_counts(actions, self._offsets(part.masks), part.where)
         joined: dict[str, VecAction] = {}
-        for name, mask in masks.items():
+        for name, offsets in self._offsets(self.obs.action_masks).items():
             first = parts[0][1][name]
-            offsets = mask.pair_offsets if name in self.mapping.per_pair else mask.actors.offsets
             values = np.empty((int(offsets[-1]), first.values.shape[1]), first.values.dtype)
             times = np.zeros(len(values), np.int64)
             for part, actions in parts:
@@ -250,6 +242,11 @@ class Seating:
             assert (times == 1).all(), f"one part must act for each player in action {name!r}"
             joined[name] = first.unchecked(values, offsets)
         return joined
+
+    def _offsets(self, masks: Mapping[str, VecActionMask]) -> dict[str, NDArray[np.int64]]:
+        """Return action -> (N + 1,) where the frames begin among its values."""
+        pairs = self.mapping.per_pair
+        return {name: mask.pair_offsets if name in pairs else mask.actors.offsets for name, mask in masks.items()}
 
     def _seen(self, seats: NDArray[np.int64], name: str, buffer: RaggedBuffer[np.float32]) -> RaggedBuffer[np.float32]:
         if not buffer.values.size:
@@ -314,8 +311,9 @@ def _frames(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.repeat(np.arange(len(offsets) - 1), offsets[1:] - offsets[:-1])
 
 
-def _own(mask: VecActionMask, rows: NDArray[np.bool_], actors: RaggedBuffer[np.int64]) -> VecActionMask:
-    """Return the mask of the actors `rows` alone, which are `actors`."""
+def _own(mask: VecActionMask, rows: NDArray[np.bool_]) -> VecActionMask:
+    """Return the mask of the actors `rows`, (A,), alone."""
+    actors = keep_items(mask.actors, rows)
     if mask.actees is None:
         open_ = None if mask.mask is None else RaggedBuffer.unchecked(mask.mask.values[rows], actors.offsets)
         after, num_actors = mask.mask_after, mask.actors.size1()
@@ -323,9 +321,7 @@ def _own(mask: VecActionMask, rows: NDArray[np.bool_], actors: RaggedBuffer[np.i
             num_actees = after.size1() // np.maximum(num_actors, 1)
             after = keep_items(after, np.repeat(rows, np.repeat(num_actees, num_actors)))
         return VecActionMask(actors, mask=open_, mask_after=after)
-    num_actees = mask.actees.size1()
-    actees = keep_items(mask.actees, np.repeat(actors.size1() > 0, num_actees))  # with no actors there are no actees
-    if mask.mask is None:
-        return VecActionMask(actors, actees)
-    own_pairs = np.repeat(rows, np.repeat(num_actees, mask.actors.size1()))
-    return VecActionMask(actors, actees, keep_items(mask.mask, own_pairs))
+    # with no actors there are no actees
+    actees = keep_items(mask.actees, np.repeat(actors.size1() > 0, mask.actees.size1()))
+    pairs = None if mask.mask is None else keep_items(mask.mask, rows[mask.pair_actors])
+    return VecActionMask(actors, actees, pairs)

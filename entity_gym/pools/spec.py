@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any
 
-from entity_gym.actions import ActionSpace, ContinuousActionSpace, SelectEntitiesActionSpace, SelectEntityActionSpace
+from entity_gym.actions import ActionSpace
 from entity_gym.errors import check_whole, nearest
 from entity_gym.pools.pool import check_pool
 from entity_gym.pools.slots import FinalObservations, SlotOptions
@@ -79,27 +79,6 @@ OPTIONS = tuple(each.name for each in fields(PoolConfig) if each.name not in ("n
 PADDED_OPTIONS = ("max_entities", "max_actors")
 
 
-def bounds_of(space: ActionSpace, num_rows: int | None) -> tuple[Any, Any]:
-    """Return the smallest and the largest value of an action: numbers, or tuples of them for continuous actions.
-
-    Where actors select entities, a value is a row of the padded list of entities, in which every type has the room that the
-    spec says, and the one after the last row is nobody, if the space has `nobody`. A set has a value for each row: 0 or 1, or in
-    ordered sets its place.
-
-    Args:
-        space: of the action.
-        num_rows: the length of that list; None: not known, as is the largest value then.
-    """
-    if isinstance(space, ContinuousActionSpace):
-        return space.low, space.high
-    if isinstance(space, SelectEntityActionSpace):
-        return 0, None if num_rows is None else num_rows - 1 + space.nobody
-    if isinstance(space, SelectEntitiesActionSpace):
-        known = [most for most in (space.max, num_rows) if most is not None]
-        return 0, min(known, default=None) if space.ordered else 1
-    return 0, len(space.labels) - 1
-
-
 @dataclass(frozen=True)
 class EnvSpec:
     """Spaces and sizes of an environment, and the options of a pool of it.
@@ -142,7 +121,7 @@ class EnvSpec:
             lines.append(f"    global features [{shown}]")
         lines.append("  actions:")
         for name, space in self.action_space.items():
-            low, high = bounds_of(space, most_of(self.entities.values()))
+            low, high = space.padded_bounds(most_of(self.entities.values()))
             shown = f"{space.kind}, {low} to {'?' if high is None else high}"
             shown += f" ({', '.join(space.labels)})" if space.labels else ""
             actors = "any number of actors" if self.actions[name] is None else f"at most {self.actions[name]} actor(s)"

@@ -15,14 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import (
-    ActionSpace,
-    ContinuousActionSpace,
-    SelectEntitiesActionSpace,
-    SelectEntityActionSpace,
-)
+from entity_gym.actions import ActionSpace
 from entity_gym.actions.reading import NO_INDICES, EntityID, Offer
-from entity_gym.actions.select_entity import NOBODY
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
 from entity_gym.replay.page import FORMAT, VERSION
 from entity_gym.spaces import GLOBAL_ENTITY, Category, FeatureKind, ObsSpace
@@ -60,7 +54,7 @@ def build_replay(
         },
         "global_features": list(obs_space.global_features),
         "global_kinds": _kinds(obs_space.global_kinds),
-        "actions": {name: _space(space) for name, space in action_space.items()},
+        "actions": {name: space.described() for name, space in action_space.items()},
         "players": list(players),
         "network": network,
         "episodes": list(episodes),
@@ -136,55 +130,27 @@ def _decisions(
     space: ActionSpace, offer: Offer, values: NDArray[Any], logits: NDArray[np.float32] | None
 ) -> dict[str, Any]:
     """Return the decisions of a frame's actors without entropies; `values` (A, width), or (A * N, 1), are what they chose."""
-    decisions: dict[str, Any] = {"actors": offer.actors.tolist(), "probs": None, "chosen": values[:, 0].tolist()}
-    if isinstance(space, ContinuousActionSpace):
+    decisions: dict[str, Any] = {"actors": offer.actors.tolist(), "probs": None}
+    if not space.discrete:
         decisions["chosen"] = to_decimals(values)
         if logits is not None:  # (A, 2 n): means and standard deviations stand for probabilities
             means, log_stds = np.split(logits, 2, axis=1)
             del decisions["probs"]
             decisions.update(mean=to_decimals(means), std=to_decimals(np.exp(log_stds)))
         return decisions
-    sets = space.sets(values, offer) if isinstance(space, SelectEntitiesActionSpace) else None
+    decisions["chosen"] = space.for_page(values, offer)
     if logits is not None:
-        by_actor = space.by_actor(np.exp(logits.astype(np.float64)).round(DECIMALS), offer, values)
-        probs = [rows[-1].copy() for rows in by_actor]
-        for row, rows, chosen in zip(probs, by_actor, sets or (), strict=False):
+        probs = space.by_actor(np.exp(logits.astype(np.float64)).round(DECIMALS), offer, values)
+        for rows, chosen in zip(probs, decisions["chosen"], strict=True):
             if len(rows) > 1:  # an ordered set: what was picked has the probability of its pick
-                row[chosen] = rows[np.arange(len(chosen)), chosen]
-        decisions["probs"] = [row.tolist() for row in probs]
-    columns, is_open = columns_of(space, offer)
+                rows[-1, chosen] = rows[np.arange(len(chosen)), chosen]
+        decisions["probs"] = [rows[-1].tolist() for rows in probs]
+    _, is_open = space.columns(offer)
     if not is_open.all():
         decisions["mask"] = is_open.astype(np.int64).tolist()
-    if sets is not None:
-        decisions["chosen"] = [chosen.tolist() for chosen in sets]
-    elif space.selects:
-        column_of = {value: column for column, value in enumerate(columns)}
-        decisions["chosen"] = [column_of.get(value, NOBODY) for value in decisions["chosen"]]
     if space.selects:
         decisions["actees"] = offer.actees.tolist()
     return decisions
-
-
-def columns_of(space: ActionSpace, offer: Offer) -> tuple[list[int], NDArray[np.bool_]]:
-    """Return the choices of a discrete action as columns: their values in a batch, and (A, C) true where one is open."""
-    columns = offer.actees.tolist() if space.selects else list(range(len(space.labels)))
-    is_open = np.ones((len(offer.actors), len(columns)), np.bool_) if offer.mask is None else offer.mask
-    if isinstance(space, SelectEntityActionSpace) and space.nobody:
-        columns, is_open = [*columns, NOBODY], np.pad(is_open, ((0, 0), (0, 1)), constant_values=True)
-    return columns, is_open
-
-
-def _space(space: ActionSpace) -> dict[str, Any]:
-    """Return an action space as JSON."""
-    kind = space.kind.replace(" ", "_")
-    if isinstance(space, SelectEntityActionSpace):
-        return {"kind": kind, "nobody": space.nobody}
-    if isinstance(space, SelectEntitiesActionSpace):
-        return {"kind": kind, "ordered": space.ordered, "min": space.min, "max": space.max}
-    if isinstance(space, ContinuousActionSpace):
-        bounds = {side: values for side, values in space.to_dict().items() if side in ("low", "high")}
-        return {"kind": kind, "names": list(space.labels), **bounds}
-    return {"kind": kind, "choices": list(space.labels)}
 
 
 def offer_of(mask: VecActionMask, row: int) -> Offer:

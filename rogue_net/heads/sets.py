@@ -181,15 +181,15 @@ class IndependentSet(ActionDistribution):
             after = weights[j + 1]
             more = (count + 1).clamp(max=self._last)
             takes = z[:, j] + after[rows, more] + noises[1, :, j] > after[rows, count] + noises[0, :, j]
-            chosen[:, j] = takes & (grid[:, j] >= 0)
-            count = torch.where(chosen[:, j], more, count)
+            chosen[:, j] = takes
+            count = torch.where(takes, more, count)
         return chosen[grid >= 0].long().unsqueeze(1)
 
     def mode(self) -> Tensor:
         z = self._opened(self.logits, NEVER)
         if not self._is_limited:
             return (z > 0).long().unsqueeze(1)
-        ranks = self._padded(z, 2 * NEVER).argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+        ranks = self._open_logits.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
         wanted = segment_sum((z > 0).long(), self.pairs.actors, self.num_actors)
         size = torch.minimum(torch.maximum(wanted, self._least), self._most)
         return (ranks < size.unsqueeze(1))[self._grid >= 0].long().unsqueeze(1)

@@ -23,6 +23,8 @@ from entity_gym import (
     Environment,
     Observation,
     ObsSpace,
+    SelectEntitiesActionMask,
+    SelectEntitiesActionSpace,
 )
 from tests.enn_ppo.evaluation_worlds import Duel
 from tests.enn_ppo.rows import documented_metrics
@@ -46,7 +48,11 @@ class Rudder(Environment):
         return ObsSpace({"Boat": Entity(["x"])})
 
     def action_space(self) -> Mapping[str, ActionSpace]:
-        return {"Steer": ContinuousActionSpace([-1], [1]), "Row": ContinuousActionSpace([0], [9], names=["force"])}
+        return {
+            "Steer": ContinuousActionSpace([-1], [1]),
+            "Row": ContinuousActionSpace([0], [9], names=["force"]),
+            "Signal": SelectEntitiesActionSpace(),
+        }
 
     def configure(self, info: Mapping[str, Any]) -> None:
         assert info.keys() == {"weather", "wind"}
@@ -61,7 +67,11 @@ class Rudder(Environment):
         return Observation(
             features={"Boat": [[0]]},
             ids={"Boat": [0]},
-            actions={"Steer": ContinuousActionMask(), "Row": ContinuousActionMask(actor_ids=[])},
+            actions={
+                "Steer": ContinuousActionMask(),
+                "Row": ContinuousActionMask(actor_ids=[]),
+                "Signal": SelectEntitiesActionMask(),
+            },
         )
 
 

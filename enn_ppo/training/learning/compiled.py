@@ -118,7 +118,8 @@ def check_choices(net: RogueNet, obs: ObsBatch, actions: Mapping[str, RaggedTens
         values = actions[name].values
         if space.per_pair:
             mask = obs.action_masks[name]
-            offered = VecActionMask(*(_buffer(each) for each in (mask.actors, mask.actees, mask.mask)))  # type: ignore
+            parts: list[Any] = [mask.actors, mask.actees, mask.mask]
+            offered = VecActionMask(*(each and RaggedBuffer(*(part.numpy() for part in each)) for each in parts))
             allowed = space.is_allowed(values.numpy(), offered)
             if not allowed.all():
                 chosen = values[offered.pair_actors == int(allowed.argmin()), 0]
@@ -128,7 +129,3 @@ def check_choices(net: RogueNet, obs: ObsBatch, actions: Mapping[str, RaggedTens
             if low < 0 or high >= space.num_choices:
                 given = low if low < 0 else high
                 raise ValueError(f"action {name!r} is {given}; choices are 0 to {space.num_choices - 1}")
-
-
-def _buffer(ragged: RaggedTensor | None) -> RaggedBuffer[Any] | None:
-    return None if ragged is None else RaggedBuffer(ragged.values.numpy(), ragged.offsets.numpy())

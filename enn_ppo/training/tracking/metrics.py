@@ -41,15 +41,15 @@ def summarize(rollout: Rollout, action_space: Mapping[str, ActionSpace]) -> Play
     spreads |= {f"entities/{name}": counts for name, counts in zip(frames.obs.features, lengths, strict=True)}
     actors = {name: len(frames.log_probs[name].values) for name in action_space if name in frames.log_probs}
     tallies: dict[str, Tensor] = {}  # action -> (C,) float64, actors that chose it, or (1,) entities in their sets
-    labels = {name: ("selected",) if action_space[name].per_pair else action_space[name].labels for name in actors}
+    labels = {name: space.labels if space.counted is None else [space.counted] for name, space in action_space.items()}
     for name in actors:
-        chosen = frames.actions[name]
-        if not action_space[name].discrete:
-            spreads |= {f"actions/{name}/{label}": chosen.values[:, k] for k, label in enumerate(labels[name])}
-        elif action_space[name].per_pair:
-            tallies[name] = (chosen.values > 0).sum(dim=0, dtype=torch.float64)
-        elif not action_space[name].selects:
-            tallies[name] = _tally(chosen.values[:, 0], len(labels[name]))
+        space, values = action_space[name], frames.actions[name].values
+        if not space.discrete:
+            spreads |= {f"actions/{name}/{label}": values[:, k] for k, label in enumerate(labels[name])}
+        elif space.num_choices:
+            tallies[name] = _tally(values[:, 0], space.num_choices)
+        elif space.counted is not None:
+            tallies[name] = (values > 0).sum(dim=0, dtype=torch.float64)
     computed = [*map(_sum_min_max, spreads.values()), *tallies.values()]
     numbers = iter(torch.cat(computed).tolist())  # the one synchronisation
     return Played(

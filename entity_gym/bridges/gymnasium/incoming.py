@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import ActionSpace, ContinuousActionSpace
+from entity_gym.actions import ActionSpace
 from entity_gym.batch.batching import check_features
 from entity_gym.batch.ragged import RaggedBuffer, offsets_of
 from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
@@ -340,7 +340,7 @@ class GymSlots(EnvSlots):
         chosen: dict[str, NDArray[Any]] = {}
         for name, space in self._actions.action_space.items():
             values = actions[name][lo:hi].values
-            chosen[name] = values if isinstance(space, ContinuousActionSpace) else values[:, 0]
+            chosen[name] = values[:, 0] if space.discrete else values
         if self._entities.view.select:
             seen = self._entities.read(self._rows[mine])
             for name, entity_type in self._entities.view.select.items():

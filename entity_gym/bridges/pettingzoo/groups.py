@@ -16,17 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import (
-    Action,
-    ActionMask,
-    ActionSpace,
-    CategoricalAction,
-    CategoricalActionMask,
-    CategoricalActionSpace,
-    ContinuousAction,
-    ContinuousActionMask,
-    ContinuousActionSpace,
-)
+from entity_gym.actions import Action, ActionMask, ActionSpace
 from entity_gym.bridges.gymnasium.actions import GymActions, Masks
 from entity_gym.bridges.gymnasium.observations import FixedFeatures, kind_of, members_of
 from entity_gym.bridges.masks import MaskReader
@@ -199,24 +189,19 @@ class Group:
         number = {agent: k for k, agent in enumerate(agents)}
         chosen: dict[str, NDArray[Any]] = {}
         for key, space in self._actions.action_space.items():
-            size = (space.width,) if isinstance(space, ContinuousActionSpace) else ()
-            chosen[key] = np.zeros((len(agents), *size), np.float32 if size else np.int64)
-            told = actions.get(f"{self.name}.{key}")
+            chosen[key] = np.zeros(len(agents) if space.discrete else (len(agents), space.width), space.dtype)
+            told: Any = actions.get(f"{self.name}.{key}")
             if told is not None:
-                assert isinstance(told, CategoricalAction | ContinuousAction)
-                picked = told.values if isinstance(told, ContinuousAction) else told.actions
-                chosen[key][[number[actor] for actor in told.actors]] = picked
+                chosen[key][[number[actor] for actor in told.actors]] = getattr(told, space.choices_field)
         return dict(zip(agents, self._actions.decode(chosen, len(agents)), strict=True))
 
 
 def _offer(space: ActionSpace, masks: Mapping[AgentID, NDArray[np.bool_] | None]) -> ActionMask:
     """Return the mask of an action from those of its actors; None is open everywhere."""
-    if isinstance(space, ContinuousActionSpace):
-        return ContinuousActionMask(actor_ids=list(masks))
-    assert isinstance(space, CategoricalActionSpace)
     able = {agent: mask for agent, mask in masks.items() if mask is None or mask.any()}
-    if all(mask is None or mask.all() for mask in able.values()):
-        return CategoricalActionMask(actor_ids=list(able))
-    everything = np.ones(len(space.choices), np.bool_)
-    rows = [everything if mask is None else mask for mask in able.values()]
-    return CategoricalActionMask(actor_ids=list(able), mask=np.stack(rows))
+    closed: dict[str, Any] = {}
+    if not all(mask is None or mask.all() for mask in able.values()):
+        everything = np.ones(len(space.labels), np.bool_)
+        closed["mask"] = np.stack([everything if mask is None else mask for mask in able.values()])
+    offered: ActionMask = space.mask_type(actor_ids=list(able), **closed)
+    return offered

@@ -16,16 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import (
-    KINDS,
-    Action,
-    ActionMask,
-    ActionSpace,
-    ContinuousAction,
-    GlobalCategoricalAction,
-    SelectEntitiesAction,
-    SelectEntityAction,
-)
+from entity_gym.actions import KINDS, Action, ActionMask, ActionSpace
 from entity_gym.batch.saving import spaces_from_dict
 from entity_gym.environment import Observation
 from entity_gym.errors import check_parts, nearest
@@ -303,17 +294,4 @@ def _check_list(given: Any, what: str, types: tuple[type, ...], allowed: str) ->
 
 def actions_to_json(actions: Mapping[str, Action]) -> Message:
     """Return the actions that a world receives as a JSON object."""
-    return {name: _action_to_json(action) for name, action in actions.items()}
-
-
-def _action_to_json(action: Action) -> Message:
-    if isinstance(action, GlobalCategoricalAction):
-        return {"choice": int(action.action), "label": action.label}
-    if isinstance(action, ContinuousAction):
-        return {"actors": list(action.actors), "values": np.asarray(action.values).tolist()}
-    if isinstance(action, SelectEntitiesAction):
-        return {"actors": list(action.actors), "actees": [list(actees) for actees in action.actees]}
-    if isinstance(action, SelectEntityAction):  # actors that select nobody are not listed
-        pairs = [(actor, actee) for actor, actee in zip(action.actors, action.actees, strict=True) if actee is not None]
-        return {"actors": [actor for actor, _ in pairs], "actees": [actee for _, actee in pairs]}
-    return {"actors": list(action.actors), "choices": np.asarray(action.actions).tolist()}
+    return {name: action.to_json() for name, action in actions.items()}

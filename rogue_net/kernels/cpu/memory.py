@@ -113,7 +113,7 @@ class TileMemory:
             visible=visible,
             memory=tables.MemoryActivations(*memory),
             chains=tables.Chains(*chains, *int_places[len(ints) : -2]),
-            sets=tables.Sets(*sets, int_places[-2]),
+            sets=tables.Sets(*sets, *int_places[-2:-1]),
             attention=attention.Scratch(keys_at_once, *own),
             relative=relative_attention.Scratch(keys_at_once, *rest[: len(of_relative)]),
             entities=Places(places_room, *rest[len(of_relative) :], *int_places[-1:]),

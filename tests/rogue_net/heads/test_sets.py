@@ -198,6 +198,21 @@ def test_the_greedy_set_is_the_most_likely_one(kind: str) -> None:
         assert torch.equal(index_of(greedy, found.sets), found.probs.argmax(dim=0))
 
 
+@pytest.mark.parametrize("kind", [name for name, space in SETS.items() if space.ordered])
+def test_each_greedy_pick_is_the_most_likely_one_after_those_before(kind: str) -> None:
+    """So what was picked first, last and at all counts for who picks as it does for who judges."""
+    net = net_of(SETS[kind])
+    with torch.no_grad():
+        net.get_parameter("heads.0.picked.weight").mul_(6)
+        net.get_parameter("heads.0.stop").mul_(0)
+    batch = to_batch([bags(2, 6, room=9, seed=seed) for seed in range(60)], world_of(SETS[kind]))
+    acted = net.act(batch, greedy=True)
+    rows = net.evaluate(batch, acted.actions).logits[PICK].view(-1, 7).argmax(dim=1)
+    picks = [[*(places.argsort()[places.sort().values > 0]).tolist(), 6] for places in picked(acted, 6)]
+    assert rows.tolist() == [pick for each in picks for pick in each]
+    assert len({tuple(each) for each in picks if len(each) > 2}) > 5
+
+
 @pytest.mark.parametrize("kind", SETS)
 def test_at_a_temperature_near_0_what_is_drawn_is_the_greedy_set(kind: str) -> None:
     net, batch = net_of(SETS[kind]), to_batch([bags(seed=seed) for seed in range(20)], world_of(SETS[kind]))
@@ -401,6 +416,23 @@ def test_later_actions_see_the_set_on_its_actor_and_on_the_selected_entities(kin
     assert ((before - two).abs() > 1e-5).any(dim=1).tolist() == [True, False, False, True, False, False] + [False] * 3
 
 
+def test_later_actions_see_the_mean_over_the_set() -> None:
+    """Two items that look the same say together what one says, and one among others less than alone."""
+    net = net_of(SETS["any"], {CALL: CALLS})
+    frame = with_calls(bags(1, 3))
+    items = np.asarray(frame.features["Item"])[[0, 0, 1]]
+    batch = to_batch(
+        [replace(frame, features={**frame.features, "Item": items})] * 3, world_of(SETS["any"], {CALL: CALLS})
+    )
+    acted = net.act(batch, greedy=True).actions
+    values = torch.tensor([1, 0, 0, 1, 1, 0, 1, 1, 1]).unsqueeze(1)
+    with torch.no_grad():
+        found = net.evaluate(batch, {**acted, PICK: acted[PICK]._replace(values=values)}).logits[CALL].view(3, 4, 2)
+    one, both, all_ = found[:, 0]  # of the bag
+    torch.testing.assert_close(one, both)
+    assert (one - all_).abs().max() > 1e-3
+
+
 def test_the_probabilities_of_all_sets_and_of_all_that_is_decided_after_them_sum_to_1() -> None:
     for kind in ("one or two", "budget"):
         net = net_of(SETS[kind], {CALL: CALLS})
@@ -489,8 +521,8 @@ def test_what_is_picked_is_within_the_budget(kind: str) -> None:
 @pytest.mark.parametrize("kind", ["budget", "budget, at most two"])
 def test_a_set_beyond_the_budget_is_judged_as_if_it_had_been_within(kind: str) -> None:
     """Others than the policy select such sets: their log-probs are finite, and so are the gradients."""
-    net = net_of(SETS[kind])
-    for room in (4.0, 0.0, -1.0):
+    for room, seed in itertools.product((4.0, 0.0, -1.0), range(3)):
+        net = net_of(SETS[kind], seed=seed)
         found = Enumerated(net, bags(room=room))
         possible = (found.sets > 0).sum(dim=1) <= (SETS[kind].max or 4)
         assert not found.allowed[possible].all()

@@ -28,6 +28,8 @@ from entity_gym import (
     Flag,
     Observation,
     ObsSpace,
+    SelectEntitiesActionMask,
+    SelectEntitiesActionSpace,
     SelectEntityActionMask,
     SelectEntityActionSpace,
 )
@@ -60,12 +62,14 @@ TYPED = World(
     {
         "move": CategoricalActionSpace([str(choice) for choice in range(11)]),
         "pick": SelectEntityActionSpace(nobody=True),
+        "like": SelectEntitiesActionSpace(),
+        "visit": SelectEntitiesActionSpace(ordered=True, min=1, max=3),
     },
 )
 
 
 def typed_observations(count: int, seed: int) -> list[Observation]:
-    """Frames of typed features in which units act and select anything, or nobody."""
+    """Frames of typed features in which units act, and select anything, or nobody, and sets."""
     rng = torch.Generator().manual_seed(seed)
 
     def whole(high: int, *shape: int) -> torch.Tensor:
@@ -87,6 +91,8 @@ def typed_observations(count: int, seed: int) -> list[Observation]:
         actions: dict[str, Any] = {
             "move": CategoricalActionMask(actor_ids=ids["unit"]),
             "pick": SelectEntityActionMask(actor_ids=ids["unit"], actee_ids=everything, mask=mask),
+            "like": SelectEntitiesActionMask(actor_ids=ids["unit"], actee_ids=everything, mask=mask),
+            "visit": SelectEntitiesActionMask(actor_types=["unit"], actee_types=["tile", "flag"]),
         }
         observations.append(Observation(features=features, ids=ids, actions=actions))
     return observations
@@ -392,6 +398,16 @@ def test_what_was_acted_by_the_same_weights_has_a_log_ratio_of_exactly_0() -> No
 def test_a_frame_larger_than_a_tile() -> None:
     net, batch = both_nets()[0], crowds(1, 300, 0, 2, 140, 0)
     assert_same_gradients(model_of(net), samples(net, batch), PPOConfig())
+
+
+@pytest.mark.parametrize("name", ["like", "visit"])
+def test_sets_that_were_not_on_offer_are_refused(name: str) -> None:
+    model, given = typed_case(frames=8)
+    given.actions[name].values[0] = 2 if name == "like" else 9
+    learning = CompiledPPO(model, AdamW([{"params": list(model.policy.parameters())}], lr=0.0))
+    with pytest.raises(ValueError, match=f"action '{name}' is .*, a number for each actee; expected"):
+        with learning.holding(given, len(given)):
+            pass
 
 
 def test_values_that_are_one_expanded_number_are_read_as_such() -> None:

@@ -25,7 +25,7 @@ from entity_gym.pools.source import EnvFactory
 from rogue_net.kernels.cpu.adamw import CompiledAdamW
 from tests.enn_ppo.worlds import SMALL_BOARD, Copycat, tiny_config
 from tests.entity_gym.envs.minesweeper_python import PythonMineSweeper
-from tests.set_worlds import Market
+from tests.set_worlds import Market, Stall
 
 DDP = DistributedConfig(mode="ddp")
 NUM_ENVS, STEPS = 128, 4  # 64 on each rank
@@ -39,13 +39,14 @@ GRADIENTS: dict[str, dict[str, Any]] = {
     "value net": {"value_net": RogueNetConfig(d_model=8, n_layer=1, n_head=1)},
     "micro-batches": {"optim": replace(ALL, micro_batch_size=70)},
 }
-#: Frames with one to three actors, boards where robots die, and a market where buyers select sets.
+#: Frames with one to three actors, boards where robots die, and markets where buyers select sets.
 WORLDS: dict[str, tuple[EnvFactory | None, EnvConfig]] = {
     "lamps": (Copycat, EnvConfig()),
     "boards": (PythonMineSweeper, EnvConfig(kwargs=SMALL_BOARD)),
     "market": (Market, EnvConfig()),
+    "stall": (Stall, EnvConfig()),
 }
-CASES = [*product(("lamps", "boards"), GRADIENTS), ("market", "joint by frame")]
+CASES = [*product(("lamps", "boards"), GRADIENTS), ("market", "joint by frame"), ("stall", "per actor")]
 
 
 def one_update(world: str, case: str, run_dir: Path, **changes: Any) -> tuple[TrainConfig, EnvFactory | None]:
