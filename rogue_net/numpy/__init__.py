@@ -41,6 +41,7 @@ class Policy:
         self.value_net = Network(of_value, config["value_net"], spaces) if of_value else self.net
 
     @staticmethod
+    @np.errstate(all="ignore")
     def load(path: str | os.PathLike[str]) -> Policy:
         """Read a checkpoint, or a file that `python -m enn_ppo.export` wrote; nothing in it is executed.
 
@@ -56,6 +57,7 @@ class Policy:
             raise PolicyError(f"{path} is no policy that can be played: {error or type(error).__name__}") from error
         return policy
 
+    @np.errstate(all="ignore")  # numbers that np.where leaves out, and too large ones, which are found at the end
     def act(self, observation: Any, state: Any = None, greedy: bool = False, rng: Rng = None) -> Any:
         """Choose actions for an observation, or for each of a list of them; returns a `Decision`, or a list.
 

@@ -151,12 +151,10 @@ class Heads:
         self.tokens, self.value, self.after = net(self.rows, frame, before)
         self.made, self.chosen = dict[str, Any](), dict[str, Array]()
 
-    @np.errstate(all="ignore")  # of numbers that np.where leaves out
     def decide(self, rng: Rng) -> dict[str, Array]:
         """Decide all actions; returns the (A,) log-probs of each. Actors in turn all decide again after each of them."""
-        for name in self.frame.offers:  # in the order of decisions
-            num_turns = len(self.frame.offers[name].actors) if ACTORS in self.actions[name]["after"] else 1
-            for turn in range(max(1, num_turns)):
+        for name, offer in self.frame.offers.items():  # in the order of decisions
+            for turn in range(max(1, len(offer.actors) * (ACTORS in self.actions[name]["after"]))):
                 self.made[name] = self.distribution(name)
                 choices = self.made[name].choose(rng)
                 self.chosen[name] = np.concatenate([self.chosen[name][:turn], choices[turn:]]) if turn else choices

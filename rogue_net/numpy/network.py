@@ -145,15 +145,13 @@ class Network:
 
     def pool(self, at: str, x: Array, visible: Array | None, relative: None) -> Array:
         """y = P [mean_j, max_j](Q x_j), over the visible entities for visible ones, over all for hidden ones."""
-        prepared = self.linear(f"{at}.pool.prepare", x, self.width)
-
-        def pooled(rows: Array) -> Array:
+        prepared, found = self.linear(f"{at}.pool.prepare", x, self.width), list[Array]()
+        visible = np.full(len(x), True) if visible is None else visible
+        for rows in (prepared[visible], prepared):
             rows = rows if len(rows) else np.zeros((1, self.width), np.float32)
             parts = [getattr(rows, part)(0) for part in ("mean", "max") if part in self.settings["pooling"]]
-            return self.linear(f"{at}.pool.project", np.concatenate(parts), self.width)
-
-        visible = np.full(len(x), True) if visible is None else visible
-        return np.where(visible[:, None], pooled(prepared[visible]), pooled(prepared))
+            found.append(self.linear(f"{at}.pool.project", np.concatenate(parts), self.width))
+        return np.where(visible[:, None], *found)
 
     def memory(self, tokens: Array, frame: Frame, before: Memories) -> tuple[Array, Memories]:
         """A minimal GRU along the id of each entity, from step to step; an entity that is not in a frame is forgotten.

@@ -15,6 +15,9 @@ FORMAT = 7  # of the files that are read
 DTYPES = {"F32": "<f4", "F64": "<f8", "I64": "<i8", "U8": "|u1", "BOOL": "|b1"}
 GLOBAL, ACTORS = "__global__", "actors"  # the entity of the whole frame; in `after`: the actors before
 Array: TypeAlias = "np.ndarray[Any, Any]"
+PARTS = "features ids visible actions global_features type env id reward done truncated metrics end_of_episode_info "
+PARTS += "player_rewards targets"  # of observations, of which the first five are read
+OFFERED = "mask mask_after actor_ids actor_types actee_ids actee_types"
 
 
 class PolicyError(ValueError):
@@ -106,19 +109,19 @@ class Spaces:
     def example(self, alone: str | None) -> dict[str, Any]:
         """An observation of two entities of each type, but one of the type `alone`, and of every action."""
         counts = {name: 1 if name == alone else 2 for name in self.features if name != GLOBAL}
-        features = {name: np.zeros((n, len(self.features[name])), np.float32) for name, n in counts.items()}
+        rows = {name: np.zeros((n, len(self.features[name])), np.float32) for name, n in counts.items()}
         ids = {name: [(name, k) for k in range(n)] for name, n in counts.items()}
-        masks: dict[str, Any] = {name: {} for name in self.actions}
-        return {"features": features, "ids": ids, "actions": masks, "global_features": [0] * len(self.globals)}
+        others: dict[str, Any] = {"actions": {n: {} for n in self.order}, "global_features": [0] * len(self.globals)}
+        return {"features": rows, "ids": ids, **others}
 
     def read(self, observation: Any) -> Frame:
         """Read an observation: a mapping as in docs/protocol.md, or an object with its attributes; else a PolicyError."""
-        given, names, shown, masks = (_part(observation, x, {}) for x in ("features", "ids", "visible", "actions"))
+        given, names, shown, masks, everywhere, *_ = _parts(observation, PARTS, {})
         for name in {*given, *names, *shown} - (self.features.keys() - {GLOBAL}) | masks.keys() - self.actions.keys():
             raise PolicyError(f"{name!r} is unknown; types: {[*self.features]}, actions: {self.order}")
         features, places, ids = dict[str, Array](), dict[str, slice](), list[Hashable | None]()
         for name in self.features:
-            rows = [_part(observation, "global_features", ())] if name == GLOBAL else given.get(name, ())
+            rows = [list(everywhere)] if name == GLOBAL else given.get(name, ())
             rows = features[name] = self._rows(name, rows)
             places[name] = slice(len(ids), len(ids) + len(rows))
             ids.extend(names.get(name, [None] * len(rows)))
@@ -152,12 +155,12 @@ class Spaces:
         return rows
 
     def _offer(self, name: str, mask: Any, frame: Frame, numbers: dict[Hashable, int]) -> Offer:
-        action, after, given = self.actions[name], _part(mask, "mask_after", None), _part(mask, "mask", None)
+        action, (given, after, *who) = self.actions[name], _parts(mask, OFFERED)
         actors, actees = np.array([len(frame.ids) - 1]), np.zeros(0, np.intp)
         if not action["is_global"]:
-            actors = _found(name, mask, "actor", frame, numbers)
+            actors = _found(f"actors of action {name!r}", who[0], who[1], frame, numbers)
         if action["selects"] and len(actors):
-            actees = _found(name, mask, "actee", frame, numbers)
+            actees = _found(f"actees of action {name!r}", who[2], who[3], frame, numbers)
         shape = len(actors), len(actees) if action["selects"] else len(action["choices"])
         is_open = np.ones(shape, np.bool_) if given is None else _flags(given, shape, f"the mask of {name!r}")
         is_open = is_open & (actors[:, None] != actees) if action.get("exclude_self") else is_open
@@ -167,23 +170,24 @@ class Spaces:
         return Offer(actors, actees, is_open, after)
 
 
-def _part(of: Any, name: str, default: Any) -> Any:
-    """A part of a mapping or of an object; `default` where it is left out or None."""
-    found = of.get(name) if isinstance(of, Mapping) else getattr(of, name, None)
-    return default if found is None else found
+def _parts(of: Any, names: str, default: Any = None) -> list[Any]:
+    """The parts of a mapping, which may have no others, or of an object; `default` where one is left out."""
+    if isinstance(of, Mapping) and (unknown := of.keys() - {*names.split()}):
+        raise PolicyError(f"{min(unknown)!r} is unknown; allowed: {names}")
+    found = [of.get(name) if isinstance(of, Mapping) else getattr(of, name, None) for name in names.split()]
+    return [default if part is None else part for part in found]
 
 
-def _found(action: str, mask: Any, role: str, frame: Frame, numbers: dict[Hashable, int]) -> Array:
-    """The numbers of the actors or actees of an action: listed by id or by type, or all entities."""
-    ids, types = _part(mask, f"{role}_ids", None), _part(mask, f"{role}_types", None)
+def _found(what: str, ids: Any, types: Any, frame: Frame, numbers: dict[Hashable, int]) -> Array:
+    """The numbers of entities that are listed by id or by type, or of all."""
     listed = [name for name in frame.places if name != GLOBAL] if types is None else types
     try:
         by_type = [number for name in listed for number in range(len(frame.ids))[frame.places[name]]]
         found = by_type if ids is None else [numbers[each] for each in ids]
     except (KeyError, TypeError) as error:
-        raise PolicyError(f"{role}s of action {action!r}: nothing has the id or type {error}") from None
+        raise PolicyError(f"{what}: nothing has the id or type {error}") from None
     if len({*found}) < len(found) or any(frame.ids[number] is None for number in found):
-        raise PolicyError(f"{role}s of action {action!r} are {ids or types}; each must have an id, and be given once")
+        raise PolicyError(f"{what} are {ids or types}; each must have an id, and be given once")
     return np.array(found, np.intp)
 
 
