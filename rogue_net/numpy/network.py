@@ -103,7 +103,7 @@ class Network:
 
     def embed(self, rows: dict[str, Array]) -> Array:
         """(E, D) tokens: LayerNorm(ReLU(W x + b + table_c[id_c] + ...)) for each type; without features, a learned vector."""
-        tokens = [np.zeros((0, self.width), np.float32)]
+        tokens: list[Array] = [np.zeros((0, self.width), np.float32)]
         for k, (name, given) in ((k, each) for k, each in enumerate(rows.items()) if len(each[1])):
             at, kinds = f"embedding.entities.{k}", [kind["type"] if kind else "" for _, kind in self.joined[name]]
             of = {t: [k for k, kind in enumerate(kinds) if kind == t] for t in ("", "Angle", "Flag", "Category")}

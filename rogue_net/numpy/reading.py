@@ -51,7 +51,7 @@ def read_file(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, A
             if not name.startswith("trainer/"):
                 tensor = np.frombuffer(content[first:last], dtype).reshape(shape)
                 tensors[name] = tensor.astype(dtype.newbyteorder("="))  # a copy: the file's memory can go
-                if not np.isfinite(tensor).all():
+                if not np.isfinite([tensor.min(initial=0), tensor.max(initial=0)]).all():  # NaN is both
                     raise ValueError(f"the tensor {name!r} is NaN or infinite")
             end = last
         if end != len(content):
@@ -173,7 +173,7 @@ class Spaces:
 def _parts(of: Any, names: str, default: Any = None) -> list[Any]:
     """The parts of a mapping, which may have no others, or of an object; `default` where one is left out."""
     if isinstance(of, Mapping) and (unknown := of.keys() - {*names.split()}):
-        raise PolicyError(f"{min(unknown)!r} is unknown; allowed: {names}")
+        raise PolicyError(f"{[*unknown][0]!r} is unknown; allowed: {names}")
     found = [of.get(name) if isinstance(of, Mapping) else getattr(of, name, None) for name in names.split()]
     return [default if part is None else part for part in found]
 
