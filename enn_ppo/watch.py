@@ -2,6 +2,7 @@
 
 python -m enn_ppo.watch outputs/my_run
 python -m enn_ppo.watch outputs/my_run --live
+python -m enn_ppo.watch outputs/my_run --play
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import torch
 from enn_ppo.checkpoints import Checkpoint, CheckpointError, step_files
 from enn_ppo.checkpoints.policy import load_trusted
 from enn_ppo.eval.evaluate import EvalResult, evaluate_checkpoint
+from enn_ppo.eval.offline import game_page
 from enn_ppo.eval.replay import write_page
 from enn_ppo.settings.evaluation import EpisodesConfig, PlayConfig, WatchConfig
 from enn_ppo.training.files import is_link
@@ -30,11 +32,13 @@ PAUSE = 1.0  # seconds between two looks at the run directory
 
 
 def watch(config: WatchConfig, env: EnvFactory | None = None) -> Path | None:
-    """Write a page of episodes, open it and return its file, or with `config.live` serve it until Ctrl-C; `env` as in `train`.
+    """Write a page of episodes, or with `config.play` of a game, open it and return its file; `env` as in `train`.
+
+    With `config.live` it is served until Ctrl-C.
 
     Raises:
         ValueError: a setting, the checkpoint or the environment is invalid, the checkpoint names code and is not trusted, an
-            episode does not end, or the file cannot be written.
+            episode does not end, the world of a game has no twin, or the file cannot be written.
     """
     if config.live:
         follow(config, env, opened=open_in_browser if config.open else lambda address: None)
@@ -42,12 +46,17 @@ def watch(config: WatchConfig, env: EnvFactory | None = None) -> Path | None:
     checkpoint = load_trusted(config.run, config.trust or env is not None)
     home = checkpoint.path.parent.parent  # of <run>/checkpoints/step_...
     # evaluations write step_...
-    output = Path(config.output) if config.output else home / REPLAYS / f"watched_{checkpoint.step:012d}.html"
+    name = f"{'play' if config.play else 'watched'}_{checkpoint.step:012d}.html"
+    output = Path(config.output) if config.output else home / REPLAYS / name
     if config.output is None and is_link(output.parent):
         raise ValueError(f"{output.parent} is a link, and nothing is written through it: give output=<file>")
-    result = _play(checkpoint, config, env)
-    write_page(output, result.replay or {})
-    print(f"{result}\nwrote {output}")
+    if config.play:
+        write_page(output, game_page(checkpoint, greedy=config.greedy, env=env))
+    else:
+        result = _play(checkpoint, config, env)
+        write_page(output, page_html(result.replay or {}))
+        print(result)
+    print(f"wrote {output}")
     if config.open:
         open_in_browser(output.resolve().as_uri()).join()
     return output

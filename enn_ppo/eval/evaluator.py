@@ -42,6 +42,7 @@ from entity_gym.pools.processes.interpreter import describe_end, exit_when_orpha
 from entity_gym.pools.processes.pickling import pickled_for_worker
 from entity_gym.pools.source import EnvFactory
 from entity_gym.replay.hints import check_hints
+from entity_gym.replay.page import page_html
 from entity_gym.spaces import ObsSpace
 from rogue_net.transfer import fitted_space
 
@@ -70,7 +71,7 @@ def evaluate_step(checkpoint: Path, config: TrainEvalConfig, env: EnvFactory | N
     finally:
         torch.set_num_threads(threads)
     if result.replay:
-        write_page(run_dir / REPLAYS / f"{at}.html", result.replay)
+        write_page(run_dir / REPLAYS / f"{at}.html", page_html(result.replay))
     metrics = {"eval/step": float(saved.step), "eval/seconds": time.perf_counter() - started}
     for name, estimate in result.estimates.items():
         metrics[f"eval/{name}"] = estimate.mean

@@ -25,7 +25,6 @@ from entity_gym.pools.seats import SeatedVecEnv
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.replay.build import build_attention, build_decisions, build_replay, build_view, number, plain
 from entity_gym.replay.hints import check_hints
-from entity_gym.replay.page import page_html
 from rogue_net import RogueNet
 from rogue_net.explain import explain
 
@@ -191,14 +190,14 @@ class Replay:
         )
 
 
-def write_page(path: Path, replay: Mapping[str, Any]) -> None:
-    """Write a replay as a page, atomically; folders are created.
+def write_page(path: Path, page: str) -> None:
+    """Write a page, atomically; folders are created.
 
     Raises:
         ValueError: the file cannot be written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, page_html(replay).encode())
+        replace_file(path, page.encode())
     except OSError as error:
-        raise ValueError(f"the replay {path} cannot be written: {error.strerror or error}") from error
+        raise ValueError(f"the page {path} cannot be written: {error.strerror or error}") from error

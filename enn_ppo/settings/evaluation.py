@@ -99,7 +99,8 @@ class WatchConfig(PlayConfig):
     episodes: PositiveInt = 10
     """Number of episodes to play."""
     output: str | None = None
-    """File (`.html`) for the replay; null: `replays/watched_<12 digits>.html` in the run directory."""
+    """File (`.html`) for the page; null: `replays/watched_<12 digits>.html` in the run directory, or with `play`
+    `replays/play_<12 digits>.html`."""
     open: bool = True
     """Whether to open the page in the browser, where there is a display or the variable BROWSER names one."""
     live: bool = False
@@ -107,12 +108,17 @@ class WatchConfig(PlayConfig):
     themselves. `--live` sets it, too."""
     port: Annotated[int, Range(0, 65_535)] = 0
     """TCP port of the page with `live`; 0: any free one."""
+    play: bool = False
+    """Whether to write a page in which a person plays with or against the policy, offline, in place of episodes. The world
+    needs a twin in JavaScript, as MineSweeper, MultiSnake and Skirmish have. `--play` sets it, too."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         _check_file("output", self.output, ".html")
         if self.live and self.output is not None:
             raise ValueError(f"live=true serves its pages and writes none: leave out output={self.output}")
+        if self.live and self.play:
+            raise ValueError("live=true follows a training and play=true writes a game: give one of them")
         if self.port and not self.live:
             raise ValueError(f"port={self.port} is for live=true")
 

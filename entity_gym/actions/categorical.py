@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.kind import ActionSpace, ActorMask
+from entity_gym.actions.kind import ActionSpace, ActorMask, CompiledCheck
 from entity_gym.actions.reading import EntityID, Flags, FrameEntities, Offer
 from entity_gym.batch.vec_obs import VecActionMask
 from entity_gym.spaces import check_names
@@ -85,25 +85,20 @@ class ChoiceActionSpace(ActionSpace):
             return inside
         return inside & offered.mask.values[np.arange(len(choices)), np.where(inside, choices, 0)]
 
-    @staticmethod
-    def compiled_check(
-        values: Any, first: int, count: int, mask: Any, i: int, actees: Any, num_actees: int, limits: Any
-    ) -> bool:
-        for k in range(count):
-            value = values[first + k]
-            if value < 0 or value >= limits[0] or (mask is not None and not mask[i, k, value]):
-                return False
-        return True
+    def compiled_check(self) -> CompiledCheck:
+        num_choices = len(self.choices)
 
-    @property
-    def compiled_limits(self) -> tuple[int]:
-        return (len(self.choices),)
+        def check(values: Any, first: int, count: int, mask: Any, i: int, actees: Any, num_actees: int) -> bool:
+            for k in range(count):
+                value = values[first + k]
+                if value < 0 or value >= num_choices or (mask is not None and not mask[i, k, value]):
+                    return False
+            return True
+
+        return check
 
     def refusal(self, value: NDArray[np.int64]) -> str:
         return f" is {value[0]}; expected a choice below {len(self.choices)} that is not masked"
-
-    def padded_bounds(self, num_rows: int | None) -> tuple[int, int]:
-        return 0, len(self.choices) - 1
 
     def sample(self, offered: VecActionMask, rng: np.random.Generator) -> NDArray[np.int64]:
         if offered.mask is None:

@@ -133,7 +133,8 @@ def opened_by(
         yield earlier, np.array([*table, [True] * len(space.labels)])[choices[rows]]
     selection = selection_before(name, action_space)
     if offered.mask_after is not None and selection is not None:
-        values, frames, actees = offered.mask_after.values, _frames(offered), _actees(masks[selection])
+        values, frames, actees = offered.mask_after.values, offered.actors.sequences, masks[selection].actees
+        assert actees is not None
         rows = _rows_of(offered, masks[selection], action_space[selection])
         places = _places(actees, frames, np.append(chosen[selection].values[:, 0], -1)[rows])
         closes = (places >= 0) & (offered.mask_after.size1()[frames] > 0)
@@ -161,8 +162,9 @@ def check_open_after(
         if offered.mask_after is None and len(tables) < 2 and (offered.mask is None or not tables):
             continue  # one table alone leaves something open
         options = {earlier: len(table) for earlier, table in tables.items()}
-        if offered.mask_after is not None and (selection := selection_before(name, action_space)) is not None:
-            options[selection] = int(_actees(masks[selection]).size1().max(initial=0)) + 1  # the last is nobody
+        selection = None if offered.mask_after is None else selection_before(name, action_space)
+        if selection is not None and (actees := masks[selection].actees) is not None:
+            options[selection] = int(actees.size1().max(initial=0)) + 1  # the last is nobody
         for numbers in product(*map(range, options.values())):
             chosen = {earlier: _choice(k, masks[earlier]) for earlier, k in zip(options, numbers, strict=True)}
             left = narrowed(name, action_space, masks, chosen).mask
@@ -174,7 +176,7 @@ def check_open_after(
             if closed.any():
                 item = int(closed.argmax())
                 raise ValueError(
-                    f"{where(int(_frames(offered)[item]))}: action {name!r}: every choice of entity "
+                    f"{where(int(offered.actors.sequences[item]))}: action {name!r}: every choice of entity "
                     f"{offered.actors.values[item, 0]} is closed after choices that are open in action "
                     f"{' and '.join(map(repr, options))}; leave one open"
                 )
@@ -184,25 +186,15 @@ def _choice(number: int, offered: VecActionMask) -> VecAction:
     """Return an action in which every actor takes the choice, or the entity, with this number; nobody if there are fewer."""
     values = np.full(offered.actors.items(), number)
     if offered.actees is not None:
-        counts, starts = (each[_frames(offered)] for each in (offered.actees.size1(), offered.actees.offsets[:-1]))
-        entities = np.append(offered.actees.values[:, 0], -1)
+        frames, entities = offered.actors.sequences, np.append(offered.actees.values[:, 0], -1)
+        counts, starts = offered.actees.size1()[frames], offered.actees.offsets[frames]
         values = entities[np.where(number < counts, starts + number, -1)]
     return RaggedBuffer.unchecked(values[:, None], offered.actors.offsets)
 
 
-def _actees(offered: VecActionMask) -> RaggedBuffer[np.int64]:
-    assert offered.actees is not None
-    return offered.actees
-
-
-def _frames(offered: VecActionMask) -> NDArray[np.int64]:
-    """Return (A,) the frame of each actor."""
-    return np.repeat(np.arange(len(offered.actors)), offered.actors.size1())
-
-
 def _rows_of(offered: VecActionMask, before: VecActionMask, earlier: ActionSpace) -> NDArray[np.int64]:
     """Return (A,) for each actor that is offered an action its row in an earlier one, or that of the frame; -1 for none."""
-    frames = _frames(offered)
+    frames = offered.actors.sequences
     if earlier.is_global:
         return np.where(before.actors.size1() > 0, before.actors.offsets[:-1], -1)[frames]
     return _places(before.actors, frames, offered.actors.values[:, 0])
@@ -212,5 +204,5 @@ def _places(listed: RaggedBuffer[np.int64], frames: NDArray[np.int64], index: ND
     """Return (n,) where entity `index[k]` of frame `frames[k]` stands in `listed.values`; -1 for an entity not listed."""
     own, width = listed.values[:, 0], 1 + max(listed.values.max(initial=0), index.max(initial=0))
     places = np.full(len(listed) * width, -1)
-    places[np.repeat(np.arange(len(listed)), listed.size1()) * width + own] = np.arange(len(own))
+    places[listed.sequences * width + own] = np.arange(len(own))
     return np.where(index < 0, -1, places[frames * width + index])

@@ -10,7 +10,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.kind import ActionSpace, ActorMask
+from entity_gym.actions.kind import ActionSpace, ActorMask, CompiledCheck
 from entity_gym.actions.reading import EntityID, FrameEntities, Offer
 from entity_gym.batch.vec_obs import VecActionMask
 from entity_gym.spaces import LARGEST_FLOAT32, check_names
@@ -105,21 +105,18 @@ class ContinuousActionSpace(ActionSpace):
     def is_allowed(self, values: NDArray[np.float32], offered: VecActionMask) -> NDArray[np.bool_]:
         return np.asarray(~self._wrong(values).any(axis=1))
 
-    @staticmethod
-    def compiled_check(
-        values: Any, first: int, count: int, mask: Any, i: int, actees: Any, num_actees: int, limits: Any
-    ) -> bool:
-        width, bounds = limits
-        fine = True
-        for k in range(count):
-            for f in range(width):
-                value = values[first + k, f]
-                fine &= isfinite(value) & (value >= bounds[f, 0]) & (value <= bounds[f, 1])
-        return fine
+    def compiled_check(self) -> CompiledCheck:
+        width, (low, high) = self.width, self.bounds()
 
-    @property
-    def compiled_limits(self) -> tuple[int, NDArray[np.float64]]:
-        return self.width, np.stack(self.bounds(), axis=1).astype(np.float64)
+        def check(values: Any, first: int, count: int, mask: Any, i: int, actees: Any, num_actees: int) -> bool:
+            fine = True
+            for k in range(count):
+                for f in range(width):
+                    value = values[first + k, f]
+                    fine &= isfinite(value) & (value >= low[f]) & (value <= high[f])
+            return fine
+
+        return check
 
     def refusal(self, value: NDArray[np.float32]) -> str:
         low, high = self.bounds()
@@ -135,10 +132,6 @@ class ContinuousActionSpace(ActionSpace):
 
     def for_world(self, values: NDArray[np.float32], offer: Offer, ids: Sequence[EntityID | None]) -> ContinuousAction:
         return ContinuousAction([ids[actor] for actor in offer.actors.tolist()], values)
-
-    @property
-    def undecided(self) -> list[None]:
-        return [None] * self.width
 
     def described(self) -> dict[str, Any]:
         return super().described() | {"names": list(self.labels)}

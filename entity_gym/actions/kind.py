@@ -4,18 +4,24 @@ A kind is one module of this package with three dataclasses, the space that a wo
 observation offers the action, and the action that a world receives. Everything that happens to an action on its way is a
 method of the space, in the order of the way:
 
-    read                 the offer of an observation, checked, with ids turned into entity indices
-    check_features, prices  the features that an action needs
-    sample, rare_choices    random choices, and allowed ones that are rare at random
-    is_allowed, refusal  a choice checked against the offer
-    for_world            a choice in the world's own ids
-    by_actor             the probabilities of choices, actor by actor
+    check_features, prices          the features that an action needs
+    read                            the offer of an observation, checked, with ids turned into entity indices
+    sample, rare_choices            random choices, and allowed ones that are rare at random
+    is_allowed, refusal             a choice checked against the offer
+    compiled_check                  the same in compiled worlds
+    for_world, from_world           a choice in the world's own ids, and back
+    padded_bounds, closest          values in arrays of fixed shapes, and allowed ones in the place of others
+    described, columns              the space and an offer on a page that shows or plays a game
+    for_page, from_page             a choice there, and back
+    by_actor                        the probabilities of choices, actor by actor
+
+An action has `to_json`, which returns it as programs in other languages read it (docs/protocol.md).
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, ClassVar, Self
 
@@ -51,6 +57,9 @@ class ActorMask:
             raise ValueError(f"{type(self).__name__} was given both {told}; give one")
 
 
+#: Whether the actors of a slot of a compiled world may do what they are told; see `ActionSpace.compiled_check`.
+CompiledCheck = Callable[[Any, int, int, Any, int, Any, int], bool]
+
 #: In `ActionSpace.after`: the actors before, in the order in which a frame lists them.
 ACTORS = "actors"
 
@@ -73,7 +82,6 @@ class ActionSpace(ABC):
         per_pair: an actor's choice is a value for each actee of its frame, and not a single one. `selects` holds then.
         discrete: actors take one of several choices, each with a probability; false where they give real numbers.
         dtype: the type of a choice in a batch.
-        undecided: what a page shows as the choice of an actor that has not chosen.
         page_options: the options of the space that a page must know.
         counted: what metrics call the number of values above 0; None where they count each choice, or numbers.
     """
@@ -87,7 +95,6 @@ class ActionSpace(ABC):
     per_pair: ClassVar[bool] = False
     discrete: ClassVar[bool] = True
     dtype: ClassVar[type[np.generic]] = np.int64
-    undecided: ClassVar[Any] = -1
     page_options: ClassVar[tuple[str, ...]] = ()
     counted: ClassVar[str | None] = None
 
@@ -196,28 +203,14 @@ class ActionSpace(ABC):
     def is_allowed(self, values: NDArray[Any], offered: VecActionMask) -> NDArray[np.bool_]:
         """Return (A,) true where the actor may choose its row of `values`, which is (A, width), or (P, 1) with `per_pair`."""
 
-    @staticmethod
     @abstractmethod
-    def compiled_check(
-        values: Any, first: int, count: int, mask: Any, i: int, actees: Any, num_actees: int, limits: Any
-    ) -> bool:
-        """Check the choices of slot i of a compiled world, as `is_allowed` does: ordinary Python that Numba compiles.
+    def compiled_check(self) -> CompiledCheck:
+        """Return `is_allowed` for compiled worlds: ordinary Python that Numba compiles into its caller.
 
-        Args:
-            values: (rows,) choices of several slots, or (rows, width) numbers.
-            first: row of the first choice of slot i.
-            count: A.
-            mask: (slots, A, C) bool, or (slots, A, N) for actions that select entities; None: everything is open.
-            i: the slot.
-            actees: (slots, N) entity indices; None for actions that select none.
-            num_actees: N of slot i.
-            limits: `compiled_limits`.
+        Its arguments are `values`, (rows,) choices or (rows, width) numbers; `first`, the row of the first actor, and `count`, A;
+        `mask`, (slots, A, C or N) bool, or None where everything is open; the slot `i`; and for actions that select entities
+        `actees`, (slots, N) entity indices, and `num_actees`, N in this slot.
         """
-
-    @property
-    @abstractmethod
-    def compiled_limits(self) -> tuple[Any, ...]:
-        """What `compiled_check` must know of the space: numbers, and at most one array."""
 
     @abstractmethod
     def refusal(self, value: NDArray[Any]) -> str:
@@ -252,9 +245,14 @@ class ActionSpace(ABC):
         values = np.full((offered.actors.items(), self.width), -1 if self.discrete else np.nan, self.dtype)
         if action is None:
             return values
-        rows = self._rows(where, action, offered, ids)
-        chosen = getattr(action, self.choices_field)
-        given = np.asarray([chosen] * len(rows) if self.is_global else self._values(where, chosen, ids))
+        rows, chosen = self._rows(where, action, offered, ids), getattr(action, self.choices_field)
+        if self.selects:
+            index_of = {None: -1, **{id_: index for index, id_ in enumerate(ids)}}
+            for actee in chosen:
+                if actee not in index_of:
+                    raise ValueError(f"{where} names {actee!r}, which no entity has")
+            chosen = [index_of[actee] for actee in chosen]
+        given = np.asarray([chosen] * len(rows) if self.is_global else chosen)
         expected = (len(rows),) if self.discrete else (len(rows), self.width)
         if given.shape != expected or (given.size and given.dtype.kind not in ("biu" if self.discrete else "iuf")):
             raise ValueError(
@@ -280,10 +278,6 @@ class ActionSpace(ABC):
             raise ValueError(f"{where} names an actor twice: {list(given.actors)!r:.200}")
         return rows
 
-    def _values(self, where: str, chosen: Any, ids: Sequence[EntityID | None]) -> Any:
-        """Return the values of an action's choices in ids; arguments and errors as in `from_world`."""
-        return chosen
-
     @abstractmethod
     def sample(self, offered: VecActionMask, rng: np.random.Generator) -> NDArray[Any]:
         """Draw (A, width) choices, or (P, 1) with `per_pair`, each uniformly from what its actor may choose.
@@ -302,7 +296,6 @@ class ActionSpace(ABC):
         """
         return list(probs.reshape(len(offer.actors), 1, -1)) if len(offer.actors) else []
 
-    @abstractmethod
     def padded_bounds(self, num_rows: int | None) -> tuple[Any, Any]:
         """Return the smallest and the largest value in the padded form: numbers, or tuples of them for continuous actions.
 
@@ -313,6 +306,7 @@ class ActionSpace(ABC):
         Args:
             num_rows: the length of that list; None: not known, as is the largest value then.
         """
+        return 0, len(self.labels) - 1
 
     def closest(self, chosen: NDArray[np.int64], is_open: NDArray[np.bool_]) -> NDArray[np.int64]:
         """Return allowed choices in the place of others: the next open one, after the last the first; -1 where none is open.
@@ -332,6 +326,11 @@ class ActionSpace(ABC):
         """Return what a page of docs/replays.md must know of the space, as JSON."""
         shown = {option: _in_json(getattr(self, option)) for option in self.page_options}
         return {"kind": self.kind.replace(" ", "_"), **shown}
+
+    @property
+    def undecided(self) -> Any:
+        """What a page shows as the choice of an actor that has not chosen."""
+        return [None] * self.width if not self.discrete else None if self.per_pair else -1
 
     def columns(self, offer: Offer) -> tuple[list[int], NDArray[np.bool_]]:
         """Return the choices of a discrete action as pages list them: C values in a batch, and (A, C) the open ones."""

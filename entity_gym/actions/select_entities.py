@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.kind import ACTORS
+from entity_gym.actions.kind import ACTORS, CompiledCheck
 from entity_gym.actions.reading import EntityID, FrameEntities, Offer
 from entity_gym.actions.select_entity import EntitiesActionSpace, SelectEntityActionMask, read_pairs
 from entity_gym.batch.vec_obs import VecActionMask
@@ -71,7 +71,6 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
     action_type = SelectEntitiesAction
     choices_field = "actees"
     per_pair = True
-    undecided = None
     page_options = ("ordered", "min", "max")
     counted = "selected"
 
@@ -141,32 +140,29 @@ class SelectEntitiesActionSpace(EntitiesActionSpace):
         is_wrong[actors[wrong]] = True
         return np.asarray(~is_wrong & (counts >= least) & (counts <= most))
 
-    @staticmethod
-    def compiled_check(
-        values: Any, first: int, count: int, mask: Any, i: int, actees: Any, num_actees: int, limits: Any
-    ) -> bool:
-        least, most, ordered = limits
-        fine = True
-        for k in range(count):
-            at, size, ones, num_open = first + k * num_actees, 0, 0, 0
-            for e in range(num_actees):
-                is_open = mask is None or mask[i, k, e]
-                size += values[at + e] != 0
-                ones += values[at + e] == 1
-                num_open += is_open
-                fine &= (values[at + e] == 0) | is_open
-            fine &= (min(least, num_open) <= size <= most) & (ordered | (ones == size))
-            for begin in range(0, size if ordered else 0, 60):  # each place is there: as many values have no other
-                seen = 0
-                for e in range(num_actees):
-                    if begin < values[at + e] <= begin + 60:
-                        seen |= 1 << (values[at + e] - begin - 1)
-                fine &= seen == (1 << min(size - begin, 60)) - 1
-        return fine
+    def compiled_check(self) -> CompiledCheck:
+        least, most, ordered = self.min, 1 << 40 if self.max is None else self.max, self.ordered
 
-    @property
-    def compiled_limits(self) -> tuple[int, int, bool]:
-        return self.min, 1 << 40 if self.max is None else self.max, self.ordered
+        def check(values: Any, first: int, count: int, mask: Any, i: int, actees: Any, num_actees: int) -> bool:
+            fine = True
+            for k in range(count):
+                at, size, ones, num_open = first + k * num_actees, 0, 0, 0
+                for e in range(num_actees):
+                    is_open = mask is None or mask[i, k, e]
+                    size += values[at + e] != 0
+                    ones += values[at + e] == 1
+                    num_open += is_open
+                    fine &= (values[at + e] == 0) | is_open
+                fine &= (min(least, num_open) <= size <= most) & (ordered | (ones == size))
+                for begin in range(0, size if ordered else 0, 60):  # each place is there: as many values have no other
+                    seen = 0
+                    for e in range(num_actees):
+                        if begin < values[at + e] <= begin + 60:
+                            seen |= 1 << (values[at + e] - begin - 1)
+                    fine &= seen == (1 << min(size - begin, 60)) - 1
+            return fine
+
+        return check
 
     def refusal(self, value: NDArray[np.int64]) -> str:
         numbers, most = "places from 1 on" if self.ordered else "1", "all" if self.max is None else self.max

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions.kind import ActionSpace, ActorMask
+from entity_gym.actions.kind import ActionSpace, ActorMask, CompiledCheck
 from entity_gym.actions.reading import EntityID, Flags, FrameEntities, Offer
 from entity_gym.batch.ragged import rows_of
 from entity_gym.batch.vec_obs import VecActionMask
@@ -130,25 +130,22 @@ class SelectEntityActionSpace(EntitiesActionSpace):
         found[actor[chosen[actor] == actee]] = True
         return np.asarray(found | ((chosen == NOBODY) & (self.nobody | ~able)))
 
-    @staticmethod
-    def compiled_check(
-        values: Any, first: int, count: int, mask: Any, i: int, actees: Any, num_actees: int, limits: Any
-    ) -> bool:
-        nobody, can_close = limits
-        fine = True
-        for k in range(count):
-            value = values[first + k]
-            found, any_open = nobody and value == NOBODY, False
-            for e in range(num_actees):
-                is_open = mask is None or mask[i, k, e]
-                found |= is_open & (actees[i, e] == value)
-                any_open |= is_open
-            fine &= found or (value == NOBODY and not any_open and (can_close or num_actees == 0))
-        return fine
+    def compiled_check(self) -> CompiledCheck:
+        nobody, can_close = self.nobody, self.can_close
 
-    @property
-    def compiled_limits(self) -> tuple[bool, bool]:
-        return self.nobody, self.can_close
+        def check(values: Any, first: int, count: int, mask: Any, i: int, actees: Any, num_actees: int) -> bool:
+            fine = True
+            for k in range(count):
+                value = values[first + k]
+                found, any_open = nobody and value == NOBODY, False
+                for e in range(num_actees):
+                    is_open = mask is None or mask[i, k, e]
+                    found |= is_open & (actees[i, e] == value)
+                    any_open |= is_open
+                fine &= found or (value == NOBODY and not any_open and (can_close or num_actees == 0))
+            return fine
+
+        return check
 
     def refusal(self, value: NDArray[np.int64]) -> str:
         nobody = "for nobody" if self.nobody else "where it may select none"
@@ -157,13 +154,6 @@ class SelectEntityActionSpace(EntitiesActionSpace):
     def for_world(self, values: NDArray[np.int64], offer: Offer, ids: Sequence[EntityID | None]) -> SelectEntityAction:
         actees = [None if actee == NOBODY else ids[actee] for actee in values[:, 0].tolist()]
         return SelectEntityAction([ids[actor] for actor in offer.actors.tolist()], actees)
-
-    def _values(self, where: str, chosen: Any, ids: Sequence[EntityID | None]) -> list[int]:
-        index_of = {None: NOBODY, **{id_: index for index, id_ in enumerate(ids)}}
-        for actee in chosen:
-            if actee not in index_of:
-                raise ValueError(f"{where} names {actee!r}, which no entity has")
-        return [index_of[actee] for actee in chosen]
 
     def columns(self, offer: Offer) -> tuple[list[int], NDArray[np.bool_]]:
         columns, is_open = super().columns(offer)

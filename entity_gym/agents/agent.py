@@ -40,16 +40,13 @@ from typing import Any, ClassVar, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from entity_gym.actions import (
-    Action,
-    ActionSpace,
-    CategoricalActionSpace,
-    SelectEntitiesActionSpace,
-)
+from entity_gym.actions import Action, ActionSpace, CategoricalActionSpace, SelectEntitiesActionSpace
 from entity_gym.actions.reading import EntityID
+from entity_gym.batch.batching import batch_masks
+from entity_gym.batch.frame import FrameReader
 from entity_gym.environment import Observation
 from entity_gym.errors import check_whole, nearest
-from entity_gym.spaces import Entity, Feature, Flag
+from entity_gym.spaces import Entity, Feature, Flag, ObsSpace
 
 A = TypeVar("A")
 
@@ -308,19 +305,11 @@ class _RandomAgent(Agent):
         self._rng = np.random.default_rng(seed)
 
     def act_each(self, obs: Obs[A]) -> list[A]:
-        obs.to_observation()  # refuses entities that training refuses
-        mask = obs.mask()
-        if mask is None:
-            mask = np.ones((len(obs.actors), len(obs.choices)), np.bool_)
-        choices = obs.choices
-        if not isinstance(obs.space, SelectEntitiesActionSpace):
-            return [choices[int(self._rng.choice(np.flatnonzero(row)))] for row in mask]
-        sizes = self._rng.integers(*obs.space.limits(mask.sum(axis=1)), endpoint=True)
-        sets = [
-            self._rng.choice(np.flatnonzero(row), size, replace=False) for row, size in zip(mask, sizes, strict=True)
-        ]
-        in_order = sets if obs.space.ordered else map(np.sort, sets)
-        return [obs.action([choices[column] for column in columns]) for columns in in_order]  # type: ignore[call-arg]
+        name, space = obs.action.__name__, obs.space
+        reader = FrameReader(ObsSpace(obs.types()), {name: space}, "the program")
+        frame = reader.read(obs.to_observation(), 0)
+        values = space.sample(batch_masks([frame], reader)[name], self._rng)
+        return obs.chosen({name: space.for_world(values, frame.actions[name], frame.ids)})
 
 
 def random_agent(seed: int = 0) -> Agent:

@@ -6,6 +6,7 @@ Every message names the environment, the entity type or action, what was given a
 from __future__ import annotations
 
 from collections.abc import Mapping
+from copy import copy
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,13 +35,7 @@ class Frame(NamedTuple):
         return Frame(
             {name: rows.copy() for name, rows in self.features.items()},
             {name: flags.copy() for name, flags in self.visible.items()},
-            {
-                name: offer._replace(
-                    mask=None if offer.mask is None else offer.mask.copy(),
-                    mask_after=None if offer.mask_after is None else offer.mask_after.copy(),
-                )
-                for name, offer in self.actions.items()
-            },
+            {name: Offer._make(map(copy, offer)) for name, offer in self.actions.items()},
             self.ids,
             self.numbers,
         )

@@ -122,6 +122,11 @@ class RaggedBuffer(Generic[Scalar]):
         """The number of items in all sequences together."""
         return len(self.values)
 
+    @property
+    def sequences(self) -> NDArray[np.int64]:
+        """(I,) the sequence of each item."""
+        return np.repeat(np.arange(len(self)), self.size1())
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

@@ -8,10 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from entity_gym.actions import (
-    KINDS,
-    ActionSpace,
-)
+from entity_gym.actions import KINDS, ActionSpace
 from entity_gym.environment import Observation
 from entity_gym.spaces import Angle, Category, Entity, FeatureKind, Flag, ObsSpace
 

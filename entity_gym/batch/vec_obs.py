@@ -79,21 +79,12 @@ class VecActionMask:
         """The mask with `width` columns, all true where it is None."""
         if self.mask is not None:
             return self.mask
-        rows = self.actors.size1()
-        if self.actees is not None:
-            rows = rows * self.actees.size1()
-        return RaggedBuffer.from_flattened(np.ones((int(rows.sum()), width), np.bool_), rows)
+        offsets = self.actors.offsets if self.actees is None else self.pair_offsets
+        return RaggedBuffer.unchecked(np.ones((int(offsets[-1]), width), np.bool_), offsets)
 
     def columns(self) -> Tree:
         """The columns that are not None, by name."""
-        tree: Tree = {"actors": self.actors}
-        if self.actees is not None:
-            tree["actees"] = self.actees
-        if self.mask is not None:
-            tree["mask"] = self.mask
-        if self.mask_after is not None:
-            tree["mask_after"] = self.mask_after
-        return tree
+        return {name: column for name, column in vars(self).items() if column is not None}
 
 
 #: Name of the rewards of players in `VecObs.arrays`.

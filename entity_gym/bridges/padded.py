@@ -184,7 +184,7 @@ class PaddedForm:
 
         def rows_of(index: RaggedBuffer[np.int64]) -> NDArray[np.int64]:
             """Return the rows in the list of all entities of entity indices inside frames."""
-            frame, flat = np.repeat(np.arange(len(obs)), index.size1()), index.values[:, 0]
+            frame, flat = index.sequences, index.values[:, 0]
             rows: NDArray[np.int64] = flat + shift[frame, (flat[:, None] >= ends[frame]).sum(axis=1)]
             return rows
 

@@ -76,7 +76,7 @@ def _build(env: type[Description], jit: bool) -> Program:
     layout, reached = layout_of(env), Reached(env)
     check_source(layout, reached.functions)
     source = generate(layout)
-    checks = [inspect.getsource(action.space.compiled_check) for action in layout.actions]
+    checks = [f"{action.space} {inspect.getsource(action.space.compiled_check)}" for action in layout.actions]
     key = reached.key(source, str(layout.record), str(jit), *checks)
     path = cache_dir() / f"{layout.name}_{key}" / "loops.py"
     folder: Path | None = path.parent
@@ -155,7 +155,7 @@ def _warn_not_kept(name: str, error: OSError) -> None:
 def _load(source: str, path: Path, layout: Layout, jit: bool, *, cache: bool) -> ModuleType:
     module = ModuleType(f"entity_gym_{path.parent.name}")
     given = {"ENV": layout.env, "RECORD": layout.record, "COUNTS": layout.counts, "JIT": jit}
-    given["CHECKS"] = {f"check_{action.attribute}": action.space.compiled_check for action in layout.actions}
+    given["CHECKS"] = {f"check_{action.attribute}": action.space.compiled_check() for action in layout.actions}
     options = {"error_model": "numpy", "boundscheck": False}
     # Only `run` is called from Python: the others need no wrappers. They do need machine code of their own: an exception that a
     # world raises with values computed in it is put together by a function of their library.

@@ -37,7 +37,7 @@ class CompiledEnvironment(Description):
 
     Attributes:
         entities: name -> `Entity`. Their order is the order of entities in a frame.
-        actions: name -> `Categorical`, `GlobalCategorical`, `SelectEntity`, `SelectEntities` or `Continuous`.
+        actions: name -> `Categorical`, or another function of `entity_gym.compiled` that declares one.
         global_features: names of the numbers in `obs.global_features`, or a `Category`, `Angle` or `Flag`.
         parameters: name -> default; keywords of the constructor, of the default's type (int, float or bool).
         ranges: parameter -> (least, most) of its values; None for no bound above.

@@ -120,10 +120,6 @@ def _head(layout: Layout) -> Iterator[str]:
     yield "    reset, step, observe = inline(reset), inline(step), inline(observe)"
     yield ""
     yield "MANY = 1 << 40  # rows of arrays whose sizes the caller knows"
-    for action in layout.actions:
-        for limit in action.space.compiled_limits:
-            if isinstance(limit, np.ndarray):
-                yield f"{action.bounds} = np.array({limit.tolist()}, np.float64)".replace("inf", "np.inf")
     yield from _named_tuple("Arrays", [array.name for array in bound_arrays(layout)])
     for action in layout.actions:
         if action.written:

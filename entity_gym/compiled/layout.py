@@ -232,14 +232,7 @@ class ActionPlan:
         """Return the call of the space's `compiled_check` for slot `i`."""
         name, actees = self.attribute, ", ".join(f"a.{each.slot.name}, n.{each.count}" for each in self.lists[1:])
         mask = "None" if self.mask is None else f"a.{self.mask.name}"
-        limits = [self.bounds if isinstance(limit, np.ndarray) else str(limit) for limit in self.space.compiled_limits]
-        given = f"a.choices_{name}, a.starts_{name}[j], n.{name}, {mask}, i, {actees or 'None, 0'}"
-        return f"check_{name}({given}, ({', '.join(limits)},))"
-
-    @property
-    def bounds(self) -> str:
-        """The name of the array among the space's `compiled_limits`."""
-        return f"BOUNDS_{self.attribute}"
+        return f"check_{name}(a.choices_{name}, a.starts_{name}[j], n.{name}, {mask}, i, {actees or 'None, 0'})"
 
 
 @dataclass(frozen=True)
@@ -307,8 +300,8 @@ def layout_of(env: type[Description]) -> Layout:
         for key, value in getattr(env, what).items():
             if not isinstance(value, kind):
                 raise ValueError(
-                    f"{name}: {what}[{key!r}] is {value!r}; declare it with Entity, Categorical, GlobalCategorical, "
-                    "SelectEntity, SelectEntities or Continuous of entity_gym.compiled"
+                    f"{name}: {what}[{key!r}] is {value!r}; declare it with Entity, Categorical or another function of "
+                    "entity_gym.compiled"
                 )
     if not env.entities and not env.actions:
         raise ValueError(f"{name} declares neither entities nor actions: there is nothing to see or to do")

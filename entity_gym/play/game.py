@@ -16,15 +16,7 @@ from entity_gym.batch.vec_obs import VecAction, VecObs
 from entity_gym.check.trajectory import difference
 from entity_gym.pools.pool import ListEnv
 from entity_gym.pools.source import EnvSource
-from entity_gym.replay.build import (
-    build_decisions,
-    build_replay,
-    build_view,
-    number,
-    offer_of,
-    plain,
-    to_decimals,
-)
+from entity_gym.replay.build import build_decisions, build_replay, build_view, number, offer_of, plain, to_decimals
 from entity_gym.replay.hints import check_hints
 
 

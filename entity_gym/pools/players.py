@@ -172,7 +172,7 @@ class Seating:
     def __init__(self, obs: VecObs, mapping: PlayerMapping) -> None:
         self.obs, self.mapping = obs, mapping
         self._counts = {name: buffer.size1() for name, buffer in obs.features.items()}
-        self._frames = {name: _frames(mask.actors.offsets) for name, mask in obs.action_masks.items()}
+        self._frames = {name: mask.actors.sequences for name, mask in obs.action_masks.items()}
         self._owners = {name: self._owners_of(name, mask) for name, mask in obs.action_masks.items()}
         self.rewards = _rewards(obs, mapping.num_players)  # (N, P)
 
@@ -304,11 +304,6 @@ def _rewards(obs: VecObs, num_players: int) -> NDArray[np.float32]:
     tells = lengths > 0
     shared[tells] = told.values[told.offsets[:-1][tells, None] + np.arange(num_players)]
     return shared
-
-
-def _frames(offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return (items,) the frame of each item."""
-    return np.repeat(np.arange(len(offsets) - 1), offsets[1:] - offsets[:-1])
 
 
 def _own(mask: VecActionMask, rows: NDArray[np.bool_]) -> VecActionMask:

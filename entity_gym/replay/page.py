@@ -11,7 +11,7 @@ import re
 import zlib
 from collections.abc import Mapping
 from importlib.resources import files
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from entity_gym.untrusted import parse_json
 
@@ -26,7 +26,19 @@ SCRIPTS = ("data.js", "world.js", "cards.js", "charts.js", "panel.js", "player.j
 Mode = Literal["file", "live", "play"]
 
 
-def page_html(replay: Mapping[str, Any], mode: Mode = "file", token: str = "") -> str:
+class Game(NamedTuple):
+    """What a page needs so that a person can play in it without a server.
+
+    Attributes:
+        policy: a policy file.
+        twin: source of the module whose class `World` is the world's twin in JavaScript.
+    """
+
+    policy: bytes
+    twin: str
+
+
+def page_html(replay: Mapping[str, Any], mode: Mode = "file", token: str = "", game: Game | None = None) -> str:
     """Return a self-contained HTML page that shows `replay`.
 
     Args:
@@ -34,16 +46,24 @@ def page_html(replay: Mapping[str, Any], mode: Mode = "file", token: str = "") -
         mode: "file" needs no server; "live" and "play" are pages of a `PageServer`. A live page asks it for `replays.json` every
             2 seconds, and loads the newest replay that it names.
         token: of the server, for the mode "play".
+        game: of the mode "play" without a server. The replay then has no episodes, and an entry `game`: `values` of the
+            world's parameters, hints for `drawing`, the number of `players` that the policy plays one by one, and `greedy`.
+
+    Raises:
+        ValueError: the twin cannot stand in a page.
     """
-    style, script = _part("replay.css"), "\n".join(map(_part, SCRIPTS))
+    scripts = SCRIPTS if game is None else (*SCRIPTS[:-1], "offline.js", SCRIPTS[-1])
+    style, script = _part("replay.css"), "\n".join(map(_part, scripts))
+    modules = [] if game is None else _modules(game)
+    sources = [f"'sha256-{_hash(each)}'" for each in (*modules, script)]
     policy = [
         "default-src 'none'",
-        f"script-src 'sha256-{_hash(script)}'",
+        f"script-src {' '.join(sources)}",
         f"style-src 'sha256-{_hash(style)}'",
         "img-src data:",
         "base-uri 'none'",
         "form-action 'none'",
-        *(["connect-src 'self'"] if mode != "file" else []),
+        *(["connect-src 'self'"] if mode != "file" and game is None else []),
     ]
     parts = {
         "policy": "; ".join(policy),
@@ -52,10 +72,25 @@ def page_html(replay: Mapping[str, Any], mode: Mode = "file", token: str = "") -
         "token": html.escape(token),
         "data": base64.b64encode(gzip.compress(to_json(replay).encode(), mtime=0)).decode(),
         "style": style,
+        "game": "".join(f'<script type="module">{each}</script>\n' for each in modules) + _policy(game),
         "script": script,
     }
     # In one pass, so that no part is searched for the place of another.
     return re.sub(r"\{\{(\w+)\}\}", lambda match: parts[match[1]], _part("replay.html"))
+
+
+def _modules(game: Game) -> list[str]:
+    """The scripts of the policy and of the twin: modules of their own, so that their names do not meet the page's."""
+    if re.search("</script|<!--", game.twin, re.IGNORECASE):
+        raise ValueError("the twin of the world holds </script or <!--, which would end it inside of a page")
+    policy = f"{_part('policy.mjs')}\nwindow.offline = {{ Policy }};\n"
+    return [policy, f"{game.twin}\nwindow.offline.World = World;\n"]
+
+
+def _policy(game: Game | None) -> str:
+    if game is None:
+        return ""
+    return f'<script type="application/octet-stream" id="policy">{base64.b64encode(game.policy).decode()}</script>\n'
 
 
 def to_json(replay: Mapping[str, Any]) -> str:

@@ -16,10 +16,7 @@ from typing import TypeAlias
 import torch
 from torch import Tensor, nn
 
-from entity_gym.actions import (
-    ACTORS,
-    ContinuousActionSpace,
-)
+from entity_gym.actions import ACTORS, ContinuousActionSpace
 from rogue_net.batch.obs_batch import ActionMask
 from rogue_net.batch.ragged import RaggedTensor, offsets_of
 from rogue_net.heads.chains import Reader, on_actors, sums_before

@@ -23,6 +23,7 @@ Shapes: A actors, N actees and P pairs of all frames, M the most actees of an ac
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -100,7 +101,7 @@ class IndependentSetHead(SetHead):
         queries, pairs = self.query(actors), pairs_of(mask, nobody=False)
         logits = pair_products(queries / math.sqrt(queries.shape[1]), self.key(actees), pairs)
         entities = mask.actees.values[:, 0].index_select(0, pairs.actees)
-        return IndependentSet(logits, pairs, entities, len(actors), self.space)
+        return IndependentSet(logits.float(), pairs, entities, len(actors), self.space)
 
     def logit_offsets(self, mask: ActionMask, actions: RaggedTensor) -> Tensor:
         return mask.pair_offsets
@@ -128,11 +129,12 @@ class OrderedSetHead(SetHead):
 # --- Distributions
 
 
+@dataclass(eq=False)
 class IndependentSet(ActionDistribution):
-    """Sets of entities that are drawn independently, as far as their number is allowed. `logits` are z, (P,).
+    """Sets of entities that are drawn independently, as far as their number is allowed.
 
-    Args:
-        logits: (P,).
+    Attributes:
+        logits: (P,) float32, z.
         pairs: of actors and actees.
         entities: (P,) int64, the index of each pair's actee.
         num_actors: A.
@@ -140,17 +142,12 @@ class IndependentSet(ActionDistribution):
         given: (P, 1) the sets that the decisions lead to; None: no sets are known.
     """
 
-    def __init__(
-        self,
-        logits: Tensor,
-        pairs: Pairs,
-        entities: Tensor,
-        num_actors: int,
-        space: SelectEntitiesActionSpace,
-        given: Tensor | None = None,
-    ) -> None:
-        self.logits, self.pairs, self.entities, self.num_actors = logits.float(), pairs, entities, num_actors
-        self.space, self.given = space, given
+    logits: Tensor
+    pairs: Pairs
+    entities: Tensor
+    num_actors: int
+    space: SelectEntitiesActionSpace
+    given: Tensor | None = None
 
     @cached_property
     def rows(self) -> Tensor:
@@ -159,22 +156,17 @@ class IndependentSet(ActionDistribution):
         return self._conditional(self.given[:, 0] > 0) if self._is_limited else self._free
 
     def along(self, actions: Tensor) -> IndependentSet:
-        if self.given is actions:
-            return self
-        return IndependentSet(self.logits, self.pairs, self.entities, self.num_actors, self.space, actions)
+        return self if self.given is actions else replace(self, given=actions)
 
     def sample(self, source: Source = None) -> Tensor:
-        like, numbers = (
-            self.logits.unsqueeze(1).expand(-1, 2),
-            torch.stack([self.entities * 2, self.entities * 2 + 1], 1),
-        )
-        actors = self.pairs.actors.unsqueeze(1).expand(-1, 2)
-        noise = exponential(source, like.flatten(), numbers.flatten(), actors.flatten()).view(-1, 2)
+        numbers = torch.stack([self.entities * 2, self.entities * 2 + 1], dim=1).flatten()
+        like, actors = (each.repeat_interleave(2) for each in (self.logits, self.pairs.actors))
+        noise = exponential(source, like, numbers, actors).view(-1, 2)
         gumbel = with_gumbel_noise(torch.zeros_like(noise), noise)
         if not self._is_limited:
             return (self._free + gumbel).max(dim=1, keepdim=True).indices
         grid, z, weights = self._grid, self._open_logits, self._weights
-        noises = torch.stack([self._padded(gumbel[:, k], 0.0) for k in range(2)])
+        noises = torch.stack([_padded(gumbel[:, k], self._grid, 0.0) for k in range(2)])
         count, rows = grid.new_zeros(len(grid)), torch.arange(len(grid), device=grid.device)
         chosen = torch.zeros_like(z, dtype=torch.bool)
         for j in range(grid.shape[1]):
@@ -202,7 +194,7 @@ class IndependentSet(ActionDistribution):
         return -segment_sum(plogp(self.rows).sum(dim=1), self.pairs.actors, self.num_actors)
 
     def tempered(self, temperature: float) -> IndependentSet:
-        return IndependentSet(self.logits / temperature, self.pairs, self.entities, self.num_actors, self.space)
+        return replace(self, logits=self.logits / temperature)
 
     @property
     def _is_limited(self) -> bool:
@@ -223,12 +215,9 @@ class IndependentSet(ActionDistribution):
     def _grid(self) -> Tensor:
         return _grid_of(self.pairs.actors, self.num_actors)
 
-    def _padded(self, values: Tensor, fill: float) -> Tensor:
-        return _padded(values, self._grid, fill)
-
     @cached_property
     def _open_logits(self) -> Tensor:
-        return self._padded(self._opened(self.logits, NEVER), NEVER)
+        return _padded(self._opened(self.logits, NEVER), self._grid, NEVER)
 
     @cached_property
     def _num_open(self) -> Tensor:
@@ -265,7 +254,7 @@ class IndependentSet(ActionDistribution):
     def _conditional(self, chosen: Tensor) -> Tensor:
         """(P, 2) log-probabilities along the way to the set of `chosen`, (P,) bool."""
         grid, weights = self._grid, self._weights
-        z, own = self._open_logits, self._padded(chosen.long(), 0)
+        z, own = self._open_logits, _padded(chosen.long(), grid, 0)
         if not grid.shape[1]:
             return self.logits.new_zeros(0, 2)
         counts = own.cumsum(dim=1) - own
@@ -344,17 +333,19 @@ class Pointer:
         return logits
 
 
+@dataclass(eq=False)
 class OrderedSet(ActionDistribution):
     """Sets that a pointer picks.
 
-    Args:
+    Attributes:
         pointer: computes the picks.
         temperature: by which their logits are divided.
         given: (P, 1) the sets that the picks lead to; None: no sets are known.
     """
 
-    def __init__(self, pointer: Pointer, temperature: float = 1.0, given: Tensor | None = None) -> None:
-        self.pointer, self.temperature, self.given = pointer, temperature, given
+    pointer: Pointer
+    temperature: float = 1.0
+    given: Tensor | None = None
 
     @property
     def rows(self) -> Tensor:
@@ -364,7 +355,7 @@ class OrderedSet(ActionDistribution):
         return logits[steps.unsqueeze(2) & is_row.unsqueeze(1)].unsqueeze(1)
 
     def along(self, actions: Tensor) -> OrderedSet:
-        return self if self.given is actions else OrderedSet(self.pointer, self.temperature, actions)
+        return self if self.given is actions else replace(self, given=actions)
 
     @cached_property
     def path(self) -> tuple[Tensor, Tensor, Tensor]:

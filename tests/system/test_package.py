@@ -59,7 +59,9 @@ def test_a_wheel_holds_every_module_every_config_and_the_type_markers(tmp_path: 
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(file.read_bytes())
         if top in PACKAGES and (
-            file.suffix in (".py", ".yaml") or file.name == "py.typed" or name.startswith("entity_gym/replay/page/")
+            file.suffix in (".py", ".yaml", ".mjs")
+            or file.name == "py.typed"
+            or name.startswith("entity_gym/replay/page/")
         ):
             expected.add(name)
 

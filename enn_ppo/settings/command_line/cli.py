@@ -136,11 +136,12 @@ def run_eval(run: Callable[[EvalConfig], object], argv: Sequence[str] | None = N
 
 
 def run_watch(run: Callable[[WatchConfig], object], argv: Sequence[str] | None = None) -> int:
-    """Show a policy in the browser: the first argument without a name is the run, and `--live` stands for `live=true`."""
+    """Show a policy in the browser: the first argument without a name is the run; `--live` and `--play` set `live` and `play`."""
     named = []
     for argument in sys.argv[1:] if argv is None else argv:
         is_run = "=" not in argument and not argument.startswith("-")
-        named.append("live=true" if argument == "--live" else f"run={argument}" if is_run else argument)
+        is_flag = argument in ("--live", "--play")
+        named.append(f"{argument[2:]}=true" if is_flag else f"run={argument}" if is_run else argument)
     return _main("watch", WatchConfig, run, named)
 
 

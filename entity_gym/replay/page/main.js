@@ -175,6 +175,7 @@ function connectWorld() {
 
 // Where several entities lie at one place, each click takes the next one.
 function pickUnder(event) {
+  if (game && rearrangeUnder(event)) return;
   const found = entitiesUnder(event);
   if (found.length === 0) return;
   const current = found.findIndex(({ key }) => key === state.selected);
@@ -204,6 +205,11 @@ window.replay = {
     const { x, y } = placeOf(entityNumber) ?? {};
     return x === undefined ? null : [x, y];
   },
+  // The pixels of a place in the plane.
+  pixels: (x, y) => {
+    const transform = makeTransform(sceneOf(currentEpisode(), state.player), picture.width, picture.height);
+    return [transform.x(x), transform.y(y)];
+  },
   entities: () => frameOf(currentView()).entities,
   select: (entityNumber) => select(frameOf(currentView()).entities[entityNumber].key),
   attention: (entityNumber, layer = null, head = null) => {
@@ -216,6 +222,7 @@ readColors();
 connect();
 readReplay(byId('replay'))
   .then((replay) => {
+    if (replay.game) beginOffline(replay);
     show(replay);
     if (replay.episodes.length) followLink();
     if (state.mode === 'live') follow();

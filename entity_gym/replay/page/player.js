@@ -101,7 +101,7 @@ let clock = null; // {time, owed}: of the last frame, and the share of a step th
 
 function play() {
   if (state.playing || state.replay.episodes.length === 0) return;
-  const isOver = state.step === lastStep() && state.episode === state.replay.episodes.length - 1;
+  const isOver = state.step === lastStep() && state.episode === state.replay.episodes.length - 1 && !playsOn();
   if (isOver) go(state.replay.episodes.length > 1 ? 0 : state.episode, 0);
   state.playing = true;
   clock = null;
@@ -121,7 +121,7 @@ function tick(time) {
   requestAnimationFrame(tick);
   clock ??= { time, owed: 0 };
   const elapsed = Math.min(time - clock.time, 1000);
-  if (state.step === lastStep()) {
+  if (state.step === lastStep() && !playsOn()) {
     if (time - clock.time < END_PAUSE) return;
     clock = { time, owed: 0 };
     if (state.episode + 1 < state.replay.episodes.length) go(state.episode + 1, 0);
@@ -130,8 +130,14 @@ function tick(time) {
   }
   const owed = clock.owed + (elapsed / 1000) * state.speed;
   clock = { time, owed: owed % 1 };
-  if (owed >= 1) go(state.episode, Math.min(state.step + Math.floor(owed), lastStep()));
+  if (owed < 1) return;
+  if (state.step < lastStep()) go(state.episode, Math.min(state.step + Math.floor(owed), lastStep()));
+  else if (undecided().length) pause();
+  else takeStep();
 }
+
+// Whether the episode is one that goes on while it is played: that of a game whose policy is in the page.
+const playsOn = () => game !== null && isDrafting();
 
 function changeSpeed(change) {
   const index = clamp(SPEEDS.indexOf(state.speed) + change, SPEEDS.length - 1);

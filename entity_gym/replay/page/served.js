@@ -37,7 +37,8 @@ async function getJson(path) {
 // ---- A game. `draft` holds the choices of the coming step: a column for each actor, a list of numbers, or a set's columns.
 
 const draft = new Map();
-let notice = ''; // the answer of the server to the last request, if it was refused
+let game = null; // an `OfflineGame`; null: a server has the game
+let notice = ''; // the answer to the last request, if it was refused
 let isWaiting = false;
 
 const draftKey = (action, row) => JSON.stringify([action, row]);
@@ -56,7 +57,9 @@ function isOpen({ action, row }) {
   return isContinuous(action) || choicesOf(currentView(), action, row).some(({ allowed, target }) => allowed && !(isSet(action) && target === null));
 }
 
-const undecided = () => pending().filter((turn) => isOpen(turn) && !isDecided(turn));
+// In a page without a server the policy decides for those whom the person has not taken over.
+const isMine = ({ actor }) => game === null || game.mine.has(frameOf(currentView()).entities[actor].key);
+const undecided = () => pending().filter((turn) => isOpen(turn) && isMine(turn) && !isDecided(turn));
 
 function isDecided({ action, row }) {
   const chosen = draftOf(action, row);
@@ -71,6 +74,7 @@ function setDraft(action, row, chosen, isComplete) {
   notice = '';
   if (isComplete) selectUndecided();
   redraw();
+  if (game?.mine.size && isComplete && undecided().length === 0) takeStep();
 }
 
 // The least and most entities of an actor's set.
@@ -200,17 +204,29 @@ async function post(path, body) {
   if (isWaiting) return;
   isWaiting = true;
   notice = '';
+  const answer = game ? answerOf(() => game[path](body)) : await ask(path, body);
+  if (answer.error) notice = answer.error;
+  else takeAnswer(answer);
+  isWaiting = false;
+  redraw();
+}
+
+function answerOf(run) {
+  try {
+    return run();
+  } catch (error) {
+    return { error: error.message };
+  }
+}
+
+async function ask(path, body) {
   try {
     const headers = { 'Content-Type': 'application/json', 'X-Replay-Token': document.documentElement.dataset.token };
     const response = await fetch(path, { method: 'POST', headers, body: JSON.stringify(body) });
-    const answer = await response.json();
-    if (response.ok) takeAnswer(answer);
-    else notice = answer.error;
+    return await response.json();
   } catch {
-    notice = 'The game does not answer: its command has ended.';
+    return { error: 'The game does not answer: its command has ended.' };
   }
-  isWaiting = false;
-  redraw();
 }
 
 // An answer has the last steps of the last episode, and how many episodes and steps there are.
@@ -257,13 +273,14 @@ function drawTurn() {
   byId('advised-rest').disabled = isWaiting || left === 0;
   byId('undo').disabled = isWaiting || (state.replay.episodes.length === 1 && lastStep() === 0);
   byId('restart').disabled = isWaiting || lastStep() === 0;
+  if (game) drawOffline();
 }
 
 function turnText(left, isOver) {
   if (!isOnLast()) return 'This step is over. Press End to go back to the present one.';
   if (isOver) return `The episode has ended with a reward of ${number(currentEpisode().reward)}.`;
   if (pending().length === 0) return 'Nobody acts at this step.';
-  if (left === 0) return 'Everybody has decided.';
+  if (left === 0) return game ? offlineText() : 'Everybody has decided.';
   return `${left} ${left === 1 ? 'decision is' : 'decisions are'} left. Choose in the list below, or click an entity to select it.`;
 }
 
@@ -272,6 +289,7 @@ function turnKeys(key) {
   if (state.mode !== 'play') return null;
   if (key === 'Enter') return takeStep;
   if (key === 'u') return () => post('undo', {});
+  if (game && key === 'Delete') return removeSelected;
   const selected = isDrafting() && /^[0-9]$/.test(key) ? selectedEntity() : null;
   const turn = selected && pending().find((each) => each.actor === selected.number && !isContinuous(each.action) && (isSet(each.action) || !isDecided(each)));
   const choice = turn && choicesOf(currentView(), turn.action, turn.row)[Number(key)];

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import gzip
+import hashlib
 import random
+import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from entity_gym.replay.page import page_html, read_page, to_json
+from entity_gym.replay.page import Game, page_html, read_page, to_json
 from tests.replays import replay
 
 
@@ -54,3 +57,32 @@ def test_random_damage_is_refused_or_still_a_replay() -> None:
         except ValueError:
             refused += 1
     assert refused > 20
+
+
+# --- Games without a server
+
+
+def test_pages_play_policies_with_the_file_of_the_javascript_client() -> None:
+    """A wheel has no `clients/`: after a change there, copy it."""
+    root = Path(__file__).parents[3]
+    shipped = root / "entity_gym" / "replay" / "page" / "policy.mjs"
+    assert shipped.read_bytes() == (root / "clients" / "javascript" / "policy.mjs").read_bytes()
+
+
+def test_the_page_of_a_game_runs_its_own_scripts_alone_and_reaches_nobody() -> None:
+    page = page_html(made(), "play", game=Game(b"policy file", "export class World {}"))
+    policy = re.search(r'Content-Security-Policy" content="(.*?)"', page)
+    scripts = re.findall(r'<script type="module">(.*?)</script>', page, re.DOTALL)
+    assert policy is not None and "connect-src" not in policy[1] and len(scripts) == 3
+    hashes = [base64.b64encode(hashlib.sha256(each.encode()).digest()).decode() for each in scripts]
+    assert re.findall(r"'sha256-([^']+)'", policy[1])[:3] == hashes
+    assert "export class World {}\nwindow.offline.World = World;" in scripts[1]
+    assert f'id="policy">{base64.b64encode(b"policy file").decode()}</script>' in page
+    assert read_page(page) == made()
+    assert 'id="policy"' not in page_html(made()) and "OfflineGame {" not in page_html(made(), "play")
+
+
+@pytest.mark.parametrize("ending", ["</script", "</SCRIPT", "<!--"])
+def test_a_twin_that_would_end_its_script_is_refused(ending: str) -> None:
+    with pytest.raises(ValueError, match="the twin of the world holds </script or <!--"):
+        page_html(made(), "play", game=Game(b"", f"const text = '{ending}';"))
