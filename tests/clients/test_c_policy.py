@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import pickle
 import re
 import shutil
@@ -559,3 +560,34 @@ def test_names_are_found_whatever_they_hold(tmp_path: Path) -> None:
         actions={name: SelectEntitiesActionMask(actor_types=[name], actee_types=[name])},
     )
     compare(tmp_path, Drawn(net, None, [shown]))
+
+
+# --- The page about it
+
+
+def test_the_program_of_the_page_plays_mine_sweeper(tmp_path: Path) -> None:
+    """As a library, which is how C#, Godot and browsers call it."""
+    page = (HEADERS.parents[1] / "docs" / "ship_c.md").read_text(encoding="utf-8")
+    program, command = re.search(r"```c\n(.*?)```", page, re.DOTALL), re.search(r"```sh\ncc (.*)\n```", page)
+    assert program is not None and command is not None and COMPILER is not None
+    (tmp_path / "mines.c").write_text(program[1], encoding="utf-8")
+    flags = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror"]
+    typed = command[1].replace("clients/c", str(HEADERS)).split()
+    subprocess.run([COMPILER, *flags, *typed], cwd=tmp_path, check=True, timeout=60)
+    mines, drawn = ctypes.CDLL(str(tmp_path / "libmines.so")), policy_of_world("MineSweeper", steps=3)
+    mines.player.restype, mines.moves.restype = ctypes.c_void_p, ctypes.c_char_p
+    data, error = drawn.bytes(), ctypes.create_string_buffer(200)
+    kept = (ctypes.c_uint64 * (len(data) // 8 + 1))()  # begins at a multiple of 8
+    ctypes.memmove(kept, data, len(data))
+    player = ctypes.c_void_p(mines.player(kept, len(data), error))
+    assert player, error.value
+    answers = play(drawn, tmp_path / "policy.safetensors")
+    for observation, answer in zip(drawn.observations, answers, strict=True):
+        xy = [np.ascontiguousarray(observation.features[name], np.float32) for name in ("Mine", "Robot")]
+        is_open = np.ascontiguousarray(observation.actions["Move"].mask, np.uint8)  # type: ignore[union-attr]
+        places = [each.ctypes.data_as(ctypes.c_void_p) for each in (*xy, is_open)]
+        chosen = (ctypes.c_int32 * len(xy[1]))()
+        assert mines.moves(player, places[0], len(xy[0]), places[1], len(xy[1]), places[2], chosen) is None
+        assert list(chosen) == answer["actions"]["Move"]["choices"]
+    assert mines.moves(player, places[0], 1, places[1], 17, None, chosen) == b"at most 16 robots"
+    assert not mines.player(kept, len(data) - 1, error) and error.value.decode() == DAMAGED
