@@ -1,4 +1,4 @@
-/* policy.h: acts with the policies that enn-ppo trains. C99, no dependencies, no globals. In one .c file:
+/* policy.h: acts with the policies that enn-ppo trains. C99 or C++11, no dependencies, no globals. In one source file:
  *
  *     #define POLICY_IMPLEMENTATION
  *     #include "policy.h"
@@ -223,16 +223,20 @@ static void p_decide_set(policy_agent *a, int number, int actor) {
             if (j == n) *weight = c >= least && c <= most ? 0 : P_NEVER;
             else *weight = p_logaddexp(next[0], c + 1 < sizes ? fmaxf(z[j], P_NEVER) + next[1] : P_NEVER);
         }
+    for (j = 0; !a->seed && j < n; j++) chosen[j] = !is_limited && z[j] > 0;
+    for (c = 0; !a->seed && is_limited && c < wanted; c++) { /* the likeliest are those with the largest z */
+        for (k = -1, j = 0; j < n; j++)
+            if (!chosen[j] && z[j] > (k < 0 ? -HUGE_VALF : z[k])) k = j;
+        if (k >= 0) chosen[k] = 1;
+    }
     for (*log_prob = 0, j = 0; j < n; j++) {
         float out = -p_softplus(z[j]), in = -p_softplus(-z[j]);
-        int rank = 0;
         if (is_limited) {
             const float *weight = a->table + j * sizes + taken, *next = weight + sizes;
             out = next[0] - weight[0], in = fmaxf(z[j], P_NEVER) + next[1] - weight[0];
             out = out < P_NEVER / 2 ? -HUGE_VALF : out, in = in < P_NEVER / 2 ? -HUGE_VALF : in;
         }
-        for (k = 0; is_limited && !a->seed && k < n; k++) rank += z[k] > z[j] || (z[k] == z[j] && k < j);
-        chosen[j] = a->seed ? p_uniform(a->seed) < expf(in) : is_limited ? rank < wanted : z[j] > 0;
+        if (a->seed) chosen[j] = p_uniform(a->seed) < expf(in);
         path[2 * j] = out, path[2 * j + 1] = in, *log_prob += chosen[j] ? in : out, taken += chosen[j];
     }
 }
@@ -415,7 +419,8 @@ static int p_decide(policy_agent *a, int number) {
 /* A part of the room for so many items, whose number may be too large for a place; NULL where the room is too small. */
 static void *p_take(policy_agent *a, double count, size_t size) {
     const uint64_t at = a->used;
-    if (count > INT_MAX) return p_fail(a->error, "the frame is too large"), NULL;
+    if (count > INT_MAX) p_fail(a->error, "the frame is too large");
+    if (*a->error) return NULL;
     a->used += ((uint64_t)count * size + 31) / 32 * 32;
     return a->used <= a->room_size ? a->room + at : NULL;
 }

@@ -181,7 +181,8 @@ typedef struct p_reader {
 static void *p_alloc(p_reader *r, int count, size_t size) {
     const uint64_t bytes = ((uint64_t)count * size + 15) / 16 * 16;
     char *at = r->room;
-    if (bytes > r->left || *r->error) return p_fail(r->error, "the header describes more than the file has"), NULL;
+    if (bytes > r->left) p_fail(r->error, "the header describes more than the file has");
+    if (*r->error) return NULL;
     r->room += bytes, r->left -= (size_t)bytes;
     return memset(at, 0, (size_t)bytes);
 }
@@ -201,16 +202,18 @@ static const void *p_tensor_of(p_reader *r, const char *name, char type, int row
     int rank = 0, k;
     wanted.name = full, wanted.length = snprintf(full, sizeof full, "%s%s%s", r->net, r->path, name);
     if (!*r->error) found = (p_tensor *)bsearch(&wanted, r->tensors, r->num_tensors, sizeof wanted, p_by_name);
-    if (!found) return p_fail(r->error, "tensor %s is missing", full), NULL;
+    if (!found) p_fail(r->error, "tensor %s is missing", full);
+    if (*r->error) return NULL;
     for (items = p_items(found->shape, '['); rank < 3 && p_next(&items, NULL, &item); rank++)
         if (shape[rank] < 0 || p_number(item, -1) != shape[rank]) rank = 3;
     if (rank > 2 || shape[rank] >= 0 || found->type != type || (size_t)found->data % (type == 'F' ? 4 : 8) ||
         (double)rows * columns > INT_MAX)
-        return p_fail(r->error, "tensor %s must be %s, of shape %d, %d (-1: none)", full,
-                      type == 'F' ? "F32" : type == 'D' ? "F64" : "I64", rows, columns), NULL;
-    for (k = abs(rows * columns) - 1; k >= 0 && type != 'I'; k--)
+        p_fail(r->error, "tensor %s must be %s, of shape %d, %d (-1: none)", full,
+               type == 'F' ? "F32" : type == 'D' ? "F64" : "I64", rows, columns);
+    for (k = *r->error ? -1 : abs(rows * columns) - 1; !*r->error && k >= 0 && type != 'I'; k--)
         if (!isfinite(type == 'F' ? (double)((const float *)found->data)[k] : ((const double *)found->data)[k]))
-            return p_fail(r->error, "tensor %s is NaN or infinite", full), NULL;
+            p_fail(r->error, "tensor %s is NaN or infinite", full);
+    if (*r->error) return NULL;
     found->is_known = 1;
     return found->data;
 }
@@ -727,8 +730,10 @@ static void p_read_all(p_reader *r, const unsigned char *data, size_t size) {
 policy *policy_read(const void *data, size_t size, char error[POLICY_ERROR]) {
     p_reader r = {NULL, error, NULL, 0, 0, NULL, {NULL, NULL}, "", ""};
     *error = 0, r.left = size > 8192 ? size : 8192;
-    if (size > SIZE_MAX / 2 || !(r.room = (char *)POLICY_MALLOC(r.left)))
-        return p_fail(error, "no memory for the policy"), NULL;
+    if (size > SIZE_MAX / 2 || !(r.room = (char *)POLICY_MALLOC(r.left))) {
+        p_fail(error, "no memory for the policy");
+        return NULL;
+    }
     r.trained = (policy *)p_alloc(&r, 1, sizeof *r.trained);
     p_read_all(&r, (const unsigned char *)data, size);
     if (!*error) return r.trained;

@@ -82,7 +82,7 @@ enum { P_LANES = 8 };
 #else
 #define P_EACH_LANE for (t = 0; t < P_LANES; t++)
 #endif
-#ifdef _MSC_VER
+#if defined(_MSC_VER) || defined(__cplusplus)
 #define P_RESTRICT __restrict
 #else
 #define P_RESTRICT restrict

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 import pickle
 import re
+import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -67,12 +69,17 @@ def compare(folder: Path, drawn: Drawn, seeds: Sequence[int | None] = (None, 7))
         assert_like_modules(drawn, play(drawn, folder / "policy.safetensors", seed), greedy=seed is None)
 
 
-def test_the_headers_are_plain_c99_without_anything_that_can_change(tmp_path: Path) -> None:
-    assert COMPILER is not None
-    source, made = tmp_path / "policy.c", tmp_path / "policy.o"
+@pytest.mark.parametrize(("command", "language"), [(COMPILER, "c99"), (shutil.which("c++"), "c++11")])
+def test_the_headers_are_plain_c99_and_c_plus_plus(command: str | None, language: str, tmp_path: Path) -> None:
+    if command is None:
+        pytest.skip(NO_COMPILER)
+    source = tmp_path / ("policy.cpp" if "+" in language else "policy.c")
     source.write_text('#define POLICY_IMPLEMENTATION\n#include "policy.h"\n', encoding="utf-8")
-    flags = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror", "-O1", f"-I{HEADERS}"]
-    subprocess.run([COMPILER, *flags, "-c", str(source), "-o", str(made)], check=True, timeout=60)
+    flags = [f"-std={language}", "-pedantic", "-Wall", "-Wextra", "-Werror", f"-I{HEADERS}"]
+    subprocess.run([command, *flags, "-c", str(source), "-o", str(tmp_path / "made.o")], check=True, timeout=60)
+
+
+def test_the_headers_are_short_and_have_no_variables() -> None:
     for file in HEADERS.glob("*.h"):
         text = file.read_text(encoding="utf-8")
         assert len(text.splitlines()) <= 800 and max(map(len, text.splitlines())) <= 120
@@ -553,3 +560,34 @@ def test_names_are_found_whatever_they_hold(tmp_path: Path) -> None:
         actions={name: SelectEntitiesActionMask(actor_types=[name], actee_types=[name])},
     )
     compare(tmp_path, Drawn(net, None, [shown]))
+
+
+# --- The page about it
+
+
+def test_the_program_of_the_page_plays_mine_sweeper(tmp_path: Path) -> None:
+    """As a library, which is how C#, Godot and browsers call it."""
+    page = (HEADERS.parents[1] / "docs" / "ship_c.md").read_text(encoding="utf-8")
+    program, command = re.search(r"```c\n(.*?)```", page, re.DOTALL), re.search(r"```sh\ncc (.*)\n```", page)
+    assert program is not None and command is not None and COMPILER is not None
+    (tmp_path / "mines.c").write_text(program[1], encoding="utf-8")
+    flags = ["-std=c99", "-pedantic", "-Wall", "-Wextra", "-Werror"]
+    typed = command[1].replace("clients/c", str(HEADERS)).split()
+    subprocess.run([COMPILER, *flags, *typed], cwd=tmp_path, check=True, timeout=60)
+    mines, drawn = ctypes.CDLL(str(tmp_path / "libmines.so")), policy_of_world("MineSweeper", steps=3)
+    mines.player.restype, mines.moves.restype = ctypes.c_void_p, ctypes.c_char_p
+    data, error = drawn.bytes(), ctypes.create_string_buffer(200)
+    kept = (ctypes.c_uint64 * (len(data) // 8 + 1))()  # begins at a multiple of 8
+    ctypes.memmove(kept, data, len(data))
+    player = ctypes.c_void_p(mines.player(kept, len(data), error))
+    assert player, error.value
+    answers = play(drawn, tmp_path / "policy.safetensors")
+    for observation, answer in zip(drawn.observations, answers, strict=True):
+        xy = [np.ascontiguousarray(observation.features[name], np.float32) for name in ("Mine", "Robot")]
+        is_open = np.ascontiguousarray(observation.actions["Move"].mask, np.uint8)  # type: ignore[union-attr]
+        places = [each.ctypes.data_as(ctypes.c_void_p) for each in (*xy, is_open)]
+        chosen = (ctypes.c_int32 * len(xy[1]))()
+        assert mines.moves(player, places[0], len(xy[0]), places[1], len(xy[1]), places[2], chosen) is None
+        assert list(chosen) == answer["actions"]["Move"]["choices"]
+    assert mines.moves(player, places[0], 1, places[1], 17, None, chosen) == b"at most 16 robots"
+    assert not mines.player(kept, len(data) - 1, error) and error.value.decode() == DAMAGED

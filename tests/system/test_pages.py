@@ -218,7 +218,7 @@ HYDRA: dict[str, Callable[..., int]] = {
     "enn_ppo.clone": cli.run_clone,
     "enn_ppo.sweep": cli.run_sweep,
 }
-OTHERS = {"tensorboard", "optuna-dashboard", "ray", "node", "pre-commit"}
+OTHERS = {"cc", "emcc", "tensorboard", "optuna-dashboard", "ray", "node", "pre-commit"}
 """Programs of others, whose arguments are theirs."""
 
 
