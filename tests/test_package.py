@@ -12,6 +12,7 @@ import yaml
 from packaging.requirements import Requirement
 
 import enn_ppo
+import rogue_net.numpy
 from enn_ppo.__main__ import COMMANDS, main
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -82,6 +83,12 @@ def test_no_module_imports_itself_over_others(package: str) -> None:
     assert sorted(left) == []
 
 
+def test_the_numpy_runtime_is_short_and_imports_numpy_and_the_standard_library_alone() -> None:
+    sources = [file.read_text(encoding="utf-8") for file in (ROOT / "rogue_net" / "numpy").glob("*.py")]
+    assert set.union(*map(imported_roots, sources)) - sys.stdlib_module_names == {"numpy"}
+    assert sum(len(source.splitlines()) for source in sources) <= 800
+
+
 def test_constraints_are_exact_versions_of_packages_and_nothing_else() -> None:
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     pins = [line for line in lines if line and not line.startswith("#")]
@@ -118,7 +125,7 @@ def test_the_command_lists_its_commands(
 
 
 def test_the_version_is_said_once() -> None:
-    assert version("enn-ppo") == enn_ppo.__version__
+    assert version("enn-ppo") == enn_ppo.__version__ == rogue_net.numpy.__version__
     assert f"version: {enn_ppo.__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
 
 

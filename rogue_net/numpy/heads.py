@@ -6,14 +6,14 @@ What is chosen: (A,) numbers of choices; (A,) places among the actees, N: nobody
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from .network import GATES, Memories, Network, Settings, log_softmax
 from .reading import ACTORS, Array, Frame
 
-Rng = np.random.Generator | None  # None: the likeliest is taken
+Rng: TypeAlias = "np.random.Generator | None"  # None: the likeliest is taken
 
 
 def drawn(logits: Array, rng: Rng) -> Array:

@@ -1,7 +1,4 @@
-"""From the features of a frame to its tokens and its value; only attention, or pooling, lets entities see each other.
-
-Shapes: n entities of a type, E of the frame, F features, D width, H heads of K = D / H numbers each.
-"""
+"""From the features of a frame to its tokens: n entities of a type, E of the frame, F features, D width, H heads of K = D / H."""
 
 from __future__ import annotations
 
@@ -50,7 +47,7 @@ class Network:
     def __init__(self, tensors: Mapping[str, Array], settings: Settings, spaces: Spaces) -> None:
         self.tensors, self.settings, self.spaces, self.features = tensors, settings, spaces, dict(spaces.features)
         self.width, self.head_width = settings["d_model"], settings["d_model"] // settings["n_head"]
-        self.average = np.full((self.width, 1), 1 / self.width, np.float32)
+        self.average = np.full_like(self.take("value_head.project.weight", 1, self.width), 1 / self.width).T
         move, there, memory = (settings[part] for part in ("translation", "relpos", "memory"))
         self.reference, coordinates = move["reference_entity"], move["position_features"]
         moved = [] if self.reference is None else [name for name in self.features if self.columns(name, coordinates)]
@@ -205,7 +202,7 @@ class Network:
             rows[name] = np.concatenate([rows[name], rows[GLOBAL].repeat(len(rows[name]), 0)], 1)
         return rows
 
-    def relative(self, rows: dict[str, Array]) -> tuple[Array, Array, Any]:
+    def relative(self, rows: dict[str, Array]) -> tuple[Any, ...]:
         """(E, E, K) keys a_ij and values b_ij for where j stands as i sees it, and the gate, a function of (E, D) tokens.
 
         a_ij = sum of rows of a table, which d = R(-φ_i) (p_i - p_j) chooses; with a projection + W norm(d, |d|) + b. Excluded: 0.
@@ -218,9 +215,11 @@ class Network:
         facing = np.concatenate([self.facing(settings, name, rows[name]) for name in rows])
         d = turned(settings, p[:, None] - p, facing[:, None])
         known = np.concatenate([d, np.linalg.norm(d, axis=-1, keepdims=True)], -1)
-        (buckets, count), tables = self.buckets(known), []
+        sizes = [2 * max(1, e) + 1 if settings["kind"] == "grid" else e for e in settings["extent"]]
+        count, tables, buckets = math.prod(sizes), list[Array](), list[Any]()
         for part, blocks in ("key", 1), ("value", len(self.placed) if settings["per_entity_values"] else 1):
             table = self.take(f"{at}.{part}s", blocks * count, size)
+            buckets = buckets or self.buckets(known, sizes)  # not more combinations of axes than the table has rows
             total: Any = sum(share[..., None] * table[row + of % blocks * count] for row, share in buckets)
             if settings[f"{part}_projection"]:
                 total = total + self.linear(f"{at}.{part}_projection", self.running_norm(f"{at}.norm", known), size)
@@ -228,10 +227,10 @@ class Network:
         gate = GATES.get(settings["value_gate"])
         return *tables, lambda x: gate(self.linear(f"{at}.gate_projection", x, size)) if gate else 1
 
-    def buckets(self, known: Array) -> tuple[list[tuple[Array, Array]], int]:
-        """Buckets of pairs whose d and |d| are `known`, (E, E) rows of a table and their shares; and the table's length."""
+    def buckets(self, known: Array, sizes: list[int]) -> list[tuple[Array, Array]]:
+        """Rows of a table and their shares, (E, E), for pairs whose d and |d| are `known`; `sizes` are the axes' buckets."""
         kind, extent, scale = (self.settings["relpos"][each] for each in ("kind", "extent", "scale"))
-        distance, axes, rounding, count = known[..., -1], [], SLACK, 1
+        distance, axes, rounding, stride = known[..., -1], [], SLACK, 1
         if kind == "grid":  # each coordinate from -e to e, to the nearest
             axes, rounding = [np.clip(known[..., k] / scale, -e, e) + e for k, e in enumerate(extent)], SLACK + 0.5
         if kind in ("radial", "polar"):  # counterclockwise from the first axis; 0 for what stands in one place
@@ -240,12 +239,11 @@ class Network:
         if kind in ("distance", "polar"):  # the last one is open
             axes.append(np.minimum(distance / scale, extent[-1] - 1))
         found = [(np.zeros(distance.shape, np.intp), np.ones_like(distance))]
-        for axis, at in enumerate(axes):  # the first one runs fastest
-            size = 2 * extent[axis] + 1 if kind == "grid" else extent[axis]
+        for axis, (at, size) in enumerate(zip(axes, sizes, strict=True)):  # the first one runs fastest
             low, before, is_circle, found = np.floor(at), found, axis == 0 and kind in ("radial", "polar"), []
             ends = [(low, 1 - (at - low)), (low + 1, at - low)]
             for end, part in ends if self.settings["relpos"]["interpolate"] else [(np.floor(at + rounding), 1)]:
                 bucket = (end % size if is_circle else np.minimum(end, size - 1)).astype(np.intp)
-                found += [(row + bucket * count, share * part) for row, share in before]
-            count *= size
-        return found, count
+                found += [(row + bucket * stride, share * part) for row, share in before]
+            stride *= size
+        return found

@@ -62,6 +62,7 @@ from entity_gym.batch.saving import spaces_to_dict
 from entity_gym.bridges.remote import ProgramWorlds
 from entity_gym.bridges.remote.messages import MessageReader, encode
 from entity_gym.pools.pool import ListEnv
+from rogue_net.numpy import Policy
 from tests.enn_ppo.forged import sealed, with_header
 from tests.enn_ppo.recordings import Menagerie, record
 from tests.enn_ppo.rows import difference
@@ -255,6 +256,27 @@ class Forged(Kind):
     def read(self, data: bytes) -> str:
         self.path.write_bytes(data)
         self.state.restore({"": load_checkpoint(self.path)})
+        return "valid"
+
+
+class Runtime(Checkpoints):
+    """Damaged checkpoints, read by the NumPy runtime."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.undamaged = Policy.load(self.path).net.tensors
+
+    def read(self, data: bytes) -> str:
+        self.path.write_bytes(data)
+        return _equal(Policy.load(self.path).net.tensors, self.undamaged)
+
+
+class ForgedRuntime(Forged):
+    """Checkpoints with wrong values whose checksums are right, read by the NumPy runtime, which plays a frame."""
+
+    def read(self, data: bytes) -> str:
+        self.path.write_bytes(data)
+        Policy.load(self.path)
         return "valid"
 
 
@@ -453,6 +475,8 @@ KINDS: dict[str, type[Kind]] = {
     "checkpoints": Checkpoints,
     "recordings": Recordings,
     "forged": Forged,
+    "runtime": Runtime,
+    "forged_runtime": ForgedRuntime,
     "wire": Wire,
     "server": Server,
     "command_line": CommandLine,

@@ -20,6 +20,8 @@ CASES = {
     "command_line": 80,
     "checkpoints": 200,
     "forged": 100,
+    "runtime": 400,
+    "forged_runtime": 400,
 }
 
 

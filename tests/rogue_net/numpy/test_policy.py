@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from entity_gym import (
 )
 from rogue_net import RelposConfig, RogueNetConfig, TranslationConfig
 from rogue_net.numpy import PolicyError
+from tests.processes import ROOT
 from tests.rogue_net.numpy.playing import answers, compare, load
 from tests.runtime_policies import (
     CARD,
@@ -281,3 +283,9 @@ def test_numbers_that_are_too_large_for_float32_are_an_error(tmp_path: Path) -> 
         PolicyError, match="outputs are NaN: every choice of an actor is closed, or weights are too large"
     ):
         policy.act(TWO_SHIPS)
+
+
+def test_the_page_about_the_network_quotes_it() -> None:
+    page, source = ((ROOT / file).read_text("utf-8") for file in ("docs/network.md", "rogue_net/numpy/network.py"))
+    (quoted,) = re.findall(r"^```python\n(def block.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    assert textwrap.indent(quoted, "    ") in source

@@ -186,3 +186,23 @@ def test_a_checkpoint_is_read_without_the_state_of_its_trainer(heavy: Path) -> N
     checkpoint = replace(read_policy_file(heavy), trainer={"scale": None, "step": torch.full((3,), 5.0)})
     heavy.write_bytes(policy_bytes(checkpoint))
     assert not any(name.startswith("trainer/") for name in Policy.load(heavy).net.tensors)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"d_model": 2**33},
+        {"n_layer": 2**62},
+        {"relpos": {"kind": "grid", "extent": [0] * 99, "position_features": ["x"] * 99, "interpolate": True}},
+    ],
+    ids=["width", "layers", "axes"],
+)
+def test_forged_sizes_take_neither_time_nor_memory(change: dict[str, Any], file: Path) -> None:
+    config = json.loads(json.dumps(read_policy_file(file).config))
+    relpos = {**config["net"]["relpos"], "exclude_entities": [], **change.get("relpos", {})}
+    forged = {"config": json.dumps({**config, "net": {**config["net"], **change, "relpos": relpos}})}
+    tracemalloc.start()
+    said = refusal(with_header(file, **forged))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert said.startswith("is no policy that can be played: the tensor ") and peak < 2**24
