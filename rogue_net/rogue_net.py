@@ -333,11 +333,14 @@ class RogueNet(nn.Module):
                     messages = messages + on_frames(told.messages(earlier, readout, chosen), readout, earlier)
                 else:
                     messages = messages + told.absorb(earlier, readout, chosen)
+            to_actor = (
+                messages  # who is selected does not know what is chosen after: actees read no message of this action
+            )
             if ACTORS in space.after and own is not None:
                 before = sums_before(head.messages(name, readout, own), mask.ranks, mask.most_actors)
-                messages, seen[ACTORS] = messages + on_actors(before, readout, name), own
+                to_actor, seen[ACTORS] = messages + on_actors(before, readout, name), own
             tokens = batch.action_tokens[name]
-            actors = head.reader(actors, messages.index_select(0, tokens.actors))
+            actors = head.reader(actors, to_actor.index_select(0, tokens.actors))
             if actees is not None and tokens.actees is not None:
                 actees = head.reader(actees, messages.index_select(0, tokens.actees))
             mask = close_by_choices(name, self.action_space, readout, decided)

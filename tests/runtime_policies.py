@@ -479,8 +479,6 @@ def observe(
             continue
         actors, actees = _some(rng, everyone), _some(rng, everyone)
         if space.selects:
-            if "actors" in space.after:  # where they select each other, the modules show an actor later choices, too
-                actees = [each for each in actees if each not in actors]
             able = bool(getattr(space, "can_close", False))
             mask = _open(rng, len(actors), len(actees), may_close=able) if actees else None
             kind: Any = SelectEntitiesActionMask if space.per_pair else SelectEntityActionMask

@@ -163,12 +163,18 @@ class Heads:
     def distribution(self, name: str) -> Any:
         """The distribution of an action after the choices that were made, perhaps by some of its own actors."""
         net, at, action, offer = self.net, self.actions[name]["at"], self.actions[name], self.frame.offers[name]
-        tokens, is_open, size = self.tokens, offer.is_open, net.settings["d_qk"]
+        is_open, size, n = offer.is_open, net.settings["d_qk"], len(action.get("low", action["choices"]))
+        actors, actees = self.tokens[offer.actors], self.tokens[offer.actees]
         if action["after"]:  # x + W relu(V [x, m] + v) + w, of each token x and the sum m of its messages
-            hidden = net.linear(f"{at}.reader.hidden", np.concatenate([tokens, self.messages(name)], 1), net.width)
-            tokens = tokens + net.linear(f"{at}.reader.project", np.maximum(hidden, 0), net.width)
-            is_open = self.still_open(name)
-        actors, actees, n = tokens[offer.actors], tokens[offer.actees], len(action.get("low", action["choices"]))
+            heard, is_open = self.messages(name), self.still_open(name)
+            own = summed_before(self.told(name)) if ACTORS in action["after"] and name in self.chosen else 0
+            hear = [
+                (actors, heard[offer.actors] + own),
+                (actees, heard[offer.actees]),
+            ]  # actees hear nothing of their own
+            hidden = [net.linear(f"{at}.reader.hidden", np.concatenate(each, 1), net.width) for each in hear]
+            read = [net.linear(f"{at}.reader.project", np.maximum(each, 0), net.width) for each in hidden]
+            actors, actees = actors + read[0], actees + read[1]
         if action["type"] == "ContinuousActionSpace":
             return Numbers(action, net.linear(f"{at}.project", actors, n), net.take(f"{at}.log_std", n))
         if not action["selects"]:
@@ -194,12 +200,10 @@ class Heads:
     def messages(self, name: str) -> Array:
         """(E, D) sums of what the tokens hear of earlier choices, before an action is decided."""
         net, heard = self.net, np.zeros_like(self.tokens)
-        for earlier in (name if each == ACTORS else each for each in self.actions[name]["after"]):
+        for earlier in self.actions[name]["after"]:
             if earlier in self.chosen:
                 offer, told, action = self.frame.offers[earlier], self.told(earlier), self.actions[earlier]
-                if earlier == name:
-                    heard[offer.actors] += summed_before(told)
-                elif action["is_global"] or self.actions[name]["is_global"]:
+                if action["is_global"] or self.actions[name]["is_global"]:
                     heard += told.sum(0) / max(1, len(told))
                 else:
                     heard[offer.actors] += told

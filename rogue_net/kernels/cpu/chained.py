@@ -2,7 +2,8 @@
 
 The head of a chained action is the kernel of its kind, as of any action: while it works, `tile.tokens` holds the tokens as they
 are read together with the messages of earlier choices, and its mask lacks what these close. Actors in turn are all computed as
-often as a frame has actors, to choose; given actions are judged in one pass.
+often as a frame has actors, to choose; given actions are judged in one pass. Where actors in turn select entities, which may be
+actors too, rows behind the tokens hold the actors as they hear those before them: whoever is selected must not hear of it.
 """
 
 from __future__ import annotations
@@ -58,6 +59,7 @@ def decide_chained(
         _read(lanes, kernels, net, batch, tile, low, high, number, with_own)
         invoke(action.decide, BOUND, kernels, net, batch, tile, low, high, number, choice)
         _copy(lanes, tile.chains.plain, tile.tokens, tile.offsets[high - low] * net.width)
+        _forget_own_rows(net, tile, number)
 
 
 @inner_kernel
@@ -73,13 +75,14 @@ def decide_chained_backward(
     gradient: Floats,
 ) -> None:
     """Compute the gradient of `decide_chained`: add that of the tokens to `tile.x`."""
-    action, each, width, rows = net.actions[number], tile.chains, net.width, tile.offsets[high - low]
-    size, layer = rows * width, action.reader
+    action, each, width, num_tokens = net.actions[number], tile.chains, net.width, tile.offsets[high - low]
+    layer, rows = action.reader, num_tokens + _num_own_rows(net, tile, number)
+    size = rows * width
     _read(lanes, kernels, net, batch, tile, low, high, number, action.in_turn != 0)
-    _copy(lanes, tile.x, each.dplain, size)
+    _copy(lanes, tile.x, each.dplain, num_tokens * width)
     clear(tile.x, 0, size)
     invoke(action.decide_backward, BOUND, kernels, net, batch, tile, low, high, number, gradient)
-    _copy(lanes, each.plain, tile.tokens, size)
+    _copy(lanes, each.plain, tile.tokens, num_tokens * width)
     # of the reader: tile.x is the gradient of the tokens as they were read
     dhidden, dboth = tile.dhidden, tile.dqkv
     add_outer(kernels, net, tile, each.hidden, tile.x, gradient, layer + 1, rows)
@@ -94,15 +97,22 @@ def decide_chained_backward(
     invoke(kernels.product, BOUND, dhidden, transposed(net, layer), dboth, rows, width, 2 * width, 0)
     for row in range(rows):
         at = row * width
-        add_row(lanes, tile.x, at, each.dplain, at, width)
         add_row(lanes, tile.x, at, dboth, 2 * at, width)
         for d in range(0, width, value(lanes)):
             store(each.messages, at + d, load(lanes, dboth, 2 * at + width + d))
+    for at in range(0, num_tokens * width, width):
+        add_row(lanes, tile.x, at, each.dplain, at, width)
+    start = tile.action_actors[number]
+    for k in range(rows - num_tokens):
+        row, token = (num_tokens + k) * width, _token_of(action, tile, start + k) * width
+        add_row(lanes, tile.x, token, tile.x, row, width)
+        add_row(lanes, each.messages, token, each.messages, row, width)
     for k in range(action.num_links):
         earlier = net.links[action.first_link + k].earlier
         _tell_backward(lanes, kernels, net, batch, tile, low, high, number, earlier, gradient)
     if action.in_turn:
         _tell_backward(lanes, kernels, net, batch, tile, low, high, number, number, gradient)
+    _forget_own_rows(net, tile, number)
 
 
 @inline
@@ -115,13 +125,41 @@ def _copy(lanes, source, to, count):  # type: ignore[no-untyped-def]
 
 
 @inline
+def _num_own_rows(net, tile, number):  # type: ignore[no-untyped-def]
+    """The rows of an action's actors behind the tokens."""
+    is_split = net.actions[number].in_turn != 0 and net.actions[number].kind == ENTITIES
+    return tile.action_actors[number + 1] - tile.action_actors[number] if is_split else 0
+
+
+@inline
+def _token_of(action, tile, actor):  # type: ignore[no-untyped-def]
+    """The token of an actor."""
+    return tile.offsets[tile.actor_frames[actor]] + ints_at(action.actors)[tile.actor_sources[actor]]
+
+
+@inline
+def _forget_own_rows(net, tile, number):  # type: ignore[no-untyped-def]
+    """Let the actors be at their tokens again."""
+    start = tile.action_actors[number]
+    for actor in range(start, start + _num_own_rows(net, tile, number)):
+        tile.actor_tokens[actor] = _token_of(net.actions[number], tile, actor)
+
+
+@inline
 def _read(lanes, kernels, net, batch, tile, low, high, number, with_own):  # type: ignore[no-untyped-def]
     """Replace `tile.tokens` by x + W relu(V [x, m] + v) + w of the messages m, after a copy to `plain`."""
     action, each, width, rows = net.actions[number], tile.chains, net.width, tile.offsets[high - low]
-    layer = action.reader
+    layer, start = action.reader, tile.action_actors[number]
     clear(each.messages, 0, rows * width)
     for k in range(action.num_links):
         _tell(lanes, kernels, net, batch, tile, low, high, number, net.links[action.first_link + k].earlier)
+    for actor in range(start, start + _num_own_rows(net, tile, number)):
+        token = tile.actor_tokens[actor] * width
+        for d in range(0, width, value(lanes)):
+            store(tile.tokens, rows * width + d, load(lanes, tile.tokens, token + d))
+            store(each.messages, rows * width + d, load(lanes, each.messages, token + d))
+        tile.actor_tokens[actor] = rows
+        rows += 1
     if with_own:
         _tell(lanes, kernels, net, batch, tile, low, high, number, number)
     _copy(lanes, tile.tokens, each.plain, rows * width)

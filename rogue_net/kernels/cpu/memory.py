@@ -53,22 +53,22 @@ class TileMemory:
     def _make(self, room: int, logits: int, num_types: int, num_actions: int) -> None:
         width, head_width, mixing = (self._net[name] for name in ("width", "head_width", "mixing"))
         scheme: Scheme = self._net["scheme"]
-        keys, actors = self._keys, room * max(num_actions, 1)
+        keys, actors, chained = self._keys, room * max(num_actions, 1), bool(self._numbers)
+        rows = room * (1 + chained)  # with those of actors in turn behind the tokens
         saved_floats = tables.saved_floats(width, self._net["num_heads"], head_width, mixing)
         saved = self._net["num_blocks"] * room * saved_floats
         floats = {
-            "x": room * width, "tokens": room * width, "dqkv": room * 3 * width, "dhidden": room * 4 * width,
+            "x": rows * width, "tokens": rows * width, "dqkv": rows * 3 * width, "dhidden": room * 4 * width,
             "dgate": room * head_width, "saved": saved, "inputs": (room + ROWS * (num_types + 1)) * self._inputs,
             "hidden": (room + ROWS) * width, "normalized": room * width, "inverse_std": room, "log_probs": actors,
-            "panel": 2 * room * LANES_OF_A_PANEL,
+            "panel": 2 * rows * LANES_OF_A_PANEL,
             "old_log_probs": actors, "entropies": actors, "dlog_probs": actors,
             "dentropies": actors, "logits": logits + room * 8, "rows": room * max(width, keys),
             "queries": room * keys, "keys": (room + ROWS) * keys, "dkeys": (room + ROWS) * keys, "means": room * width,
             "values": room, "dvalues": room,
         }  # fmt: skip
-        chained = bool(self._numbers)
         of_chains = [
-            *(room * width * factor * chained for factor in (1, 1, 1, 2, 1)),
+            *(rows * width * factor * chained for factor in (1, 1, 1, 2, 1)),
             actors * width * chained,
             actors * self._numbers,
             width,

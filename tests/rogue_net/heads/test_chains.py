@@ -35,7 +35,7 @@ from rogue_net.transfer import transfer
 from tests.rogue_net.worlds import World, frame_keys, make_net, to_batch, to_obs
 
 SPACE = ObsSpace({"Ship": Entity(["x", "y"]), "Rock": Entity(["x"])})
-MODE, HELP, FIRE, STEER, AIM, MOVE = "mode", "help", "fire", "steer", "aim", "move"
+MODE, HELP, FIRE, STEER, AIM, MOVE, GUARD = "mode", "help", "fire", "steer", "aim", "move", "guard"
 #: Declared in another order than they are decided in: move, fire, aim, steer, mode, help.
 CHAINS: dict[str, ActionSpace] = {
     HELP: CategoricalActionSpace(["no", "yes"], after=MODE),
@@ -55,6 +55,7 @@ MASKS: dict[str, Any] = {
     STEER: ContinuousActionMask(actor_types=["Ship"]),
     AIM: SelectEntityActionMask(actor_types=["Ship"], actee_types=["Rock"]),
     MOVE: CategoricalActionMask(actor_types=["Ship"]),
+    GUARD: SelectEntityActionMask(actor_types=["Ship"], actee_types=["Ship", "Rock"]),
 }
 
 
@@ -64,7 +65,7 @@ def ships(count: int, rocks: int = 2, *actions: str, seed: int = 0) -> Observati
     return Observation(
         features={"Ship": rng.normal(size=(count, 2)), "Rock": rng.normal(size=(rocks, 1))},
         ids={"Ship": range(count), "Rock": [f"rock {i}" for i in range(rocks)]},
-        actions={name: MASKS[name] for name in actions or MASKS},
+        actions={name: MASKS[name] for name in actions or CHAINS},
     )
 
 
@@ -104,6 +105,7 @@ JOINT: dict[str, tuple[dict[str, ActionSpace], dict[str, tuple[int, Any]]]] = {
     "actors": ({MOVE: CHAINS[MOVE]}, {MOVE: (3, range(3))}),
     "table": ({MOVE: CHAINS[MOVE], FIRE: CHAINS[FIRE]}, {MOVE: (2, range(3)), FIRE: (2, range(2))}),
     "selecting actors": ({AIM: SelectEntityActionSpace(nobody=True, after="actors")}, {AIM: (3, (-1, 3, 4))}),
+    "selecting each other": ({GUARD: SelectEntityActionSpace(after="actors")}, {GUARD: (3, range(5))}),
     "selected": (
         {FIRE: CategoricalActionSpace(["no", "yes"], after=AIM), AIM: FREE_AIM},
         {AIM: (2, (2, 3)), FIRE: (2, (0, 1))},

@@ -20,6 +20,7 @@ from tests.rogue_net.heads.test_chains import (
     CHAINS,
     FIRE,
     FREE_AIM,
+    GUARD,
     HELP,
     JOINT,
     MASKS,
@@ -46,7 +47,7 @@ CASES: dict[str, dict[str, Any]] = {
         "other": SelectEntityActionSpace(nobody=True, after="actors"),
     },
 }
-MASKS_OF = MASKS | {"other": MASKS[AIM]}
+MASKS_OF = MASKS | {"other": MASKS[GUARD]}
 
 
 @st.composite

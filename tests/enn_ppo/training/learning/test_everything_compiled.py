@@ -73,12 +73,12 @@ def play(num_envs: int, num_steps: int, rng: np.random.Generator) -> tuple[list[
 
 
 def frame(rng: np.random.Generator, units: list[int], items: list[int]) -> Observation:
-    actees = {"pack": ["Item"], "mark": ["Item", "Unit"], "aim": ["Item"], "follow": ["Unit"]}
+    actees = {"pack": ["Item"], "mark": ["Item", "Unit"], "follow": ["Unit"]}
     masks: dict[str, Any] = {
         **{name: CategoricalActionMask(actor_types=["Unit"]) for name in ("greet", "call")},
         **{name: GlobalCategoricalActionMask() for name in ("vote", "mode")},
         **{name: SelectEntitiesActionMask(actor_types=["Unit"], actee_types=each) for name, each in actees.items()},
-        "aim": SelectEntityActionMask(actor_types=["Unit"], actee_types=["Item"]),
+        "aim": SelectEntityActionMask(actor_types=["Unit"], actee_types=["Item", "Unit"]),
     }
     if rng.random() < 0.5:
         masks["mark"] = replace(masks["mark"], mask=rng.random((len(units), len(items) + len(units))) < 0.7)
