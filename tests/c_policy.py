@@ -53,7 +53,7 @@ def compiled(*options: str, source: str = "policy_program.c") -> Path:
 
 @dataclass(frozen=True)
 class Acted:
-    """What the program answers to a frame.
+    """Answers of the program to a frame.
 
     Attributes:
         choices: action -> (A, 1) or (A, n), or (pairs, 1) of sets, as batches have them.

@@ -329,7 +329,7 @@ class ActionSpace(ABC):
 
     @property
     def undecided(self) -> Any:
-        """What a page shows as the choice of an actor that has not chosen."""
+        """The choice of an actor that has not chosen, as a page shows it."""
         return [None] * self.width if not self.discrete else None if self.per_pair else -1
 
     def columns(self, offer: Offer) -> tuple[list[int], NDArray[np.bool_]]:

@@ -206,7 +206,7 @@ class ActionPlan:
 
     @property
     def chosen(self) -> str:
-        """What `step` reads as `act.<Action>`."""
+        """The expression that `step` reads as `act.<Action>`."""
         own = f"a.choices_{self.attribute}[a.starts_{self.attribute}[j]:a.starts_{self.attribute}[j + 1]]"
         return f"{own}.reshape((n.{self.attribute}, n.{self.lists[1].count}))" if self.space.per_pair else own
 

@@ -27,7 +27,7 @@ Mode = Literal["file", "live", "play"]
 
 
 class Game(NamedTuple):
-    """What a page needs so that a person can play in it without a server.
+    """The parts of a page in which a person plays without a server.
 
     Attributes:
         policy: a policy file.

@@ -271,7 +271,7 @@ class IndependentSet(ActionDistribution):
 
 
 class Pointer:
-    """What the picks of ordered sets are computed from: (A, M) matrices of actors and their actees.
+    """The (A, M) matrices of actors and their actees from which the picks of ordered sets are computed.
 
     Args:
         head: with the weights.

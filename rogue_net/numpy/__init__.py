@@ -23,7 +23,7 @@ __version__ = "0.1.0"
 
 
 class Decision(NamedTuple):
-    """What a policy decides in a frame."""
+    """Decisions of a policy in a frame."""
 
     actions: dict[str, Any]  # those on offer, in the world's own ids and in the form of docs/protocol.md
     log_probs: dict[str, Array]  # action -> (A,) of each actor, in the order of the observation

@@ -168,10 +168,7 @@ class Heads:
         if action["after"]:  # x + W relu(V [x, m] + v) + w, of each token x and the sum m of its messages
             heard, is_open = self.messages(name), self.still_open(name)
             own = summed_before(self.told(name)) if ACTORS in action["after"] and name in self.chosen else 0
-            hear = [
-                (actors, heard[offer.actors] + own),
-                (actees, heard[offer.actees]),
-            ]  # actees hear nothing of their own
+            hear = (actors, heard[offer.actors] + own), (actees, heard[offer.actees])  # own: what actors before chose
             hidden = [net.linear(f"{at}.reader.hidden", np.concatenate(each, 1), net.width) for each in hear]
             read = [net.linear(f"{at}.reader.project", np.maximum(each, 0), net.width) for each in hidden]
             actors, actees = actors + read[0], actees + read[1]
@@ -250,7 +247,7 @@ class Heads:
         return np.concatenate([own[:, (*names[name], feature).index(feature)] for name, own in rows.items()])
 
     def result(self, name: str) -> tuple[Any, Any]:
-        """What the actors of an action do, and the probabilities of their choices, in the form of docs/protocol.md."""
+        """The choices of an action's actors, and the probabilities of their choices, in the form of docs/protocol.md."""
         action, chosen, offer, p = self.actions[name], self.chosen[name], self.frame.offers[name], self.made[name].p
         actors, actees = ([self.frame.ids[k] for k in each] for each in (offer.actors, offer.actees))
         if action["is_global"]:

@@ -82,7 +82,7 @@ class Frame(NamedTuple):
 
 
 class Spaces:
-    """What worlds show and ask for.
+    """The spaces of a world.
 
     `features` of each type are (name, kind), the kind being None for plain numbers; `order` is that of decisions.
     """

@@ -7,7 +7,6 @@ import gzip
 import hashlib
 import random
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -60,13 +59,6 @@ def test_random_damage_is_refused_or_still_a_replay() -> None:
 
 
 # --- Games without a server
-
-
-def test_pages_play_policies_with_the_file_of_the_javascript_client() -> None:
-    """A wheel has no `clients/`: after a change there, copy it."""
-    root = Path(__file__).parents[3]
-    shipped = root / "entity_gym" / "replay" / "page" / "policy.mjs"
-    assert shipped.read_bytes() == (root / "clients" / "javascript" / "policy.mjs").read_bytes()
 
 
 def test_the_page_of_a_game_runs_its_own_scripts_alone_and_reaches_nobody() -> None:
