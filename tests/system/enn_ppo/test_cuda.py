@@ -91,6 +91,16 @@ def test_training_runs_on_cuda_and_resumes_on_the_cpu_and_back(precision: Any, t
     assert back.step == 8192 and back.metrics is not None and back.metrics["approx_kl"] is not None
 
 
+@pytest.mark.parametrize("world", ["Knapsack", "Route", "Shells", "Corridor", "Pairs"])
+def test_sets_memory_and_chains_train_on_cuda_and_act_on_the_cpu(world: str, tmp_path: Path) -> None:
+    preset = ("-m", "enn_ppo.train", f"env={world}", "rollout.num_envs=16", "rollout.steps=16", "optim.batch_size=64")
+    done = run(*preset, "total_timesteps=1024", "device=cuda", f"run_dir={tmp_path / 'a'}")
+    assert done.returncode == 0, done.stderr
+    assert all(row["approx_kl"] is not None for row in read_metrics(tmp_path / "a/metrics.jsonl") if "approx_kl" in row)
+    played = run("-m", "enn_ppo.eval", f"checkpoint={tmp_path / 'a'}", "device=cpu", "episodes=4", "num_envs=2")
+    assert played.returncode == 0, played.stderr
+
+
 def test_deterministic_training_has_the_same_bits_every_time(tmp_path: Path) -> None:
     # a process of its own: cuBLAS decides when it is first used whether it is deterministic
     command = ("-m", "enn_ppo.train", "env=MineSweeper", "device=cuda", "torch_deterministic=true")
