@@ -98,7 +98,7 @@ def gae(
     return Advantages(advantages, advantages + values)
 
 
-def against_group(numbers: Tensor, episodes: Tensor, steps: Tensor, *, alone: Tensor) -> Tensor:
+def against_group(numbers: Tensor, instances: Tensor, steps: Tensor, *, alone: Tensor) -> Tensor:
     """Advantages against a group, whose members play the same episodes.
 
         A = x - mean of x over the other frames of the same step of the same episode
@@ -110,11 +110,11 @@ def against_group(numbers: Tensor, episodes: Tensor, steps: Tensor, *, alone: Te
 
     Args:
         numbers: (T, N) x, returns or advantages.
-        episodes: (T, N) int64, equal where members play the same episode.
+        instances: (T, N) int64, equal where members play the same episode.
         steps: (T, N) int64, step of the episode.
         alone: (T, N), the advantages where there is no other frame.
     """
-    places = torch.stack([episodes.flatten(), steps.flatten()])
+    places = torch.stack([instances.flatten(), steps.flatten()])
     _, place, counts = torch.unique(places, dim=1, return_inverse=True, return_counts=True)
     own = numbers.flatten().double()
     sums = own.new_zeros(len(counts)).index_add_(0, place, own)

@@ -51,7 +51,7 @@ def bound_arrays(layout: Layout) -> list[Bound]:
         Bound("lengths", "np.int64", f"num_slots, {len(layout.counts.names or ())}"),  # the same memory
         Bound("settings", "np.int64", "5,"),
         Bound("coming", "np.uint64", "num_slots,"),
-        Bound("episode", "np.uint64", "num_slots,"),
+        Bound("instance", "np.uint64", "num_slots,"),
         Bound("report", "np.int64", "8,"),
         Bound("rooms", "np.int64", f"{columns},"),
         Bound("ended_ids", "np.int64", "num_slots,"),
@@ -234,7 +234,7 @@ def _advance(layout: Layout) -> Iterator[str]:
     for slot in layout.of_kind(Kind.PENDING):
         yield f"                s.{slot.owner} = a.{slot.name}[i]"
     yield "            if a.settings[HAS_GROUPS] == 1:"
-    yield "                s.rng = a.episode[i] = a.coming[i]"
+    yield "                s.rng = a.instance[i] = a.coming[i]"
     yield "                a.coming[i] = mix(a.coming[i])"
     yield "            s.steps = 0"
     if layout.of_kind(Kind.IDS):

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from entity_gym.actions.chains import check_open_after
 from entity_gym.batch.batching import check_features
 from entity_gym.batch.ragged import RaggedBuffer
-from entity_gym.batch.vec_obs import EPISODE, PLAYER_REWARD, TARGET, Metric, VecAction, VecActionMask, VecObs
+from entity_gym.batch.vec_obs import INSTANCE, PLAYER_REWARD, TARGET, Metric, VecAction, VecActionMask, VecObs
 from entity_gym.compiled import runtime
 from entity_gym.compiled.build import Program, build
 from entity_gym.compiled.declare import Description
@@ -357,7 +357,7 @@ class CompiledSlots(EnvSlots):
             "slots": {name: self.slots[name] for name in ("lengths", *names)},
         }
         if self.options.group_size > 1:
-            saved["seeds"] = {name: self.slots[name] for name in ("coming", "episode")}
+            saved["seeds"] = {name: self.slots[name] for name in ("coming", "instance")}
         return saved
 
     # ---- calls of the compiled loops
@@ -565,7 +565,7 @@ class CompiledSlots(EnvSlots):
             if len(told):
                 obs.metrics[name] = Metric(len(told), float(told.sum()), float(told.min()), float(told.max()))
         if self.options.group_size > 1:
-            obs.arrays[EPISODE] = slots["episode"].take(ids).view(np.int64)
+            obs.arrays[INSTANCE] = slots["instance"].take(ids).view(np.int64)
         for name in self.layout.env.targets:
             told = slots["record"][name].take(ids).astype(np.float32)
             if not np.isfinite(told).all():
@@ -590,7 +590,7 @@ def _new_arrays(layout: Layout, num_slots: int, slots: Sequence[Slot]) -> dict[s
         "counts": lengths.view(layout.counts)[:, 0],
         "settings": np.zeros(5, dtype=np.int64),
         "coming": np.zeros(num_slots, dtype=np.uint64),  # with groups: `s.rng` at the beginning of the next episode
-        "episode": np.zeros(num_slots, dtype=np.uint64),  # and that of the running one
+        "instance": np.zeros(num_slots, dtype=np.uint64),  # and that of the running one
     }
     return arrays | {slot.name: np.zeros((num_slots, *slot.shape), slot.dtype) for slot in slots}
 

@@ -16,7 +16,7 @@ from entity_gym.actions.reading import EntityID
 from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.frame import EntityNumbers, Frame
 from entity_gym.batch.saving import observation_from_state, observation_to_state, plain_copy
-from entity_gym.batch.vec_obs import EPISODE, VecAction, VecObs
+from entity_gym.batch.vec_obs import INSTANCE, VecAction, VecObs
 from entity_gym.environment import DRAW_IS_A_HOOK, Environment, Observation
 from entity_gym.pools.slots import EnvIds, EnvSlots, EpisodeSeeds, Run, SlotOptions, check_distinct, check_state
 
@@ -131,7 +131,7 @@ class PythonSlots(EnvSlots):
         assert None not in frames, "an environment has not been reset"
         obs = batch_frames(frames, observations, ids.copy(), self._elapsed[ids], self._reader)
         if self._seeds:
-            obs.arrays[EPISODE] = self._seeds.running[ids]
+            obs.arrays[INSTANCE] = self._seeds.instances[ids]
         kept = [i for i in numbers if i in self._finals] if self._finals else ()
         if kept:
             last, read, elapsed = zip(*(self._finals[i] for i in kept), strict=True)

@@ -156,7 +156,7 @@ class EnvSlots(ABC):
 
         With groups, running episodes go on as they are. The next episode of environment i begins like the first one of
         environment `(first_env + i) // group_size` without groups, and every later one has a seed that follows from the seed
-        before. `VecObs.arrays[EPISODE]` then has the same number for members that play the same episode.
+        before. `VecObs.arrays[INSTANCE]` then has the same number for members that play the same episode.
         """
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
@@ -270,14 +270,14 @@ class EpisodeSeeds:
     """The seeds with which N environments in groups begin their episodes.
 
     Attributes:
-        running: (N,) int64, numbers of the running episodes: those that began with the same seed in the same group have the
+        instances: (N,) int64, numbers of the running episodes: those that began with the same seed in the same group have the
             same.
     """
 
     def __init__(self, num_envs: int, options: SlotOptions) -> None:
         self._groups = ((options.first_env + np.arange(num_envs)) // options.group_size).tolist()
         self._coming = [0] * num_envs
-        self.running: NDArray[np.int64] = np.zeros(num_envs, np.int64)
+        self.instances: NDArray[np.int64] = np.zeros(num_envs, np.int64)
 
     def seed(self, seed: int) -> None:
         """Begin the next episodes with this seed."""
@@ -287,17 +287,17 @@ class EpisodeSeeds:
         """Begin an episode in environment `i`; returns its seed, and the number of its group."""
         seed, group = self._coming[i], self._groups[i]
         drawn = int(np.random.SeedSequence((seed, group)).generate_state(1, np.uint64)[0])
-        self.running[i] = drawn >> 1
+        self.instances[i] = drawn >> 1
         self._coming[i] = drawn >> 33  # 31 bits: some libraries take no larger seeds
         return seed, group
 
     def state(self) -> dict[str, Any]:
         """Return a state for `load_state`."""
-        return {"coming": list(self._coming), "running": self.running.copy()}
+        return {"coming": list(self._coming), "instances": self.instances.copy()}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Continue from what `state` returned."""
-        self._coming, self.running = list(state["coming"]), np.array(state["running"])
+        self._coming, self.instances = list(state["coming"]), np.array(state["instances"])
 
 
 def check_distinct(envs: Sequence[Any], told: str) -> None:

@@ -222,7 +222,7 @@ class Learner:
         compared = estimates.advantages
         if self.ppo.advantages == "group":
             compared = gae(*played, gamma=gamma, gae_lambda=1.0).returns
-        places = rollout.by_step("episode"), rollout.by_step("step")
+        places = rollout.by_step("instance"), rollout.by_step("step")
         return estimates._replace(advantages=against_group(compared, *places, alone=estimates.advantages))
 
     def measure(self, obs: ObsBatch) -> None:

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.batching import check_features
 from entity_gym.batch.ragged import RaggedBuffer, offsets_of
-from entity_gym.batch.vec_obs import EPISODE, VecAction, VecActionMask, VecObs
+from entity_gym.batch.vec_obs import INSTANCE, VecAction, VecActionMask, VecObs
 from entity_gym.bridges.gymnasium.actions import GymActions, Masks
 from entity_gym.bridges.gymnasium.observations import Row, Varying
 from entity_gym.bridges.gymnasium.tuple_agents import TupleAgents, has_agents
@@ -374,7 +374,7 @@ class GymSlots(EnvSlots):
     def collect(self, ids: EnvIds, run: Run) -> VecObs:
         obs = self._pack(ids)
         if self._seeds:
-            obs.arrays[EPISODE] = self._seeds.running[ids]
+            obs.arrays[INSTANCE] = self._seeds.instances[ids]
         finals = [self._finals[i] for i in ids.tolist() if i in self._finals] if self._finals else []
         obs.final = VecObs.cat(finals) if finals else None
         return obs
