@@ -5,8 +5,9 @@ python scripts/bench.py ship --world Skirmish --widths 64
 
 One core. All act greedily in the same observations of an episode by the same policy, from the world's observation to its
 actions; C and ONNX take arrays, so they begin and end there. Each number is the fastest of the rounds, in each of which every
-program acts in its turn: other work on the machine only ever adds. `modules` and `compiled` are `enn_ppo.load_policy` with
-`net.backend=reference` and `auto`. Frames are given together to these two, and one after another to the others.
+program acts in its turn: other work on the machine only ever adds. `modules` is `enn_ppo.load_policy`, which also returns
+probabilities, and `compiled` its `decide(logits=False)`, which takes the kernels. Frames are given together to these two, and one
+after another to the others.
 Programs that are missing (Node, a C compiler, onnxruntime) are left out, and named.
 """
 
@@ -90,11 +91,17 @@ def all_programs(folder: Path, world: str, width: int) -> tuple[dict[str, Progra
     config = replace(drawn.net.config, d_model=width, n_head=HEADS[width])
     drawn = drawn._replace(net=make_net(config, drawn.net.obs_space, drawn.net.action_space, seed=0))
     programs: dict[str, Program] = {}
-    for name, backend in (("modules", "reference"), ("compiled", "auto")):
-        drawn.net.config = replace(drawn.net.config, backend=backend)
-        file = folder / f"{name}.safetensors"
-        file.write_bytes(drawn.bytes())
-        programs[name] = called(load_policy(file, greedy=True).act_all, drawn.observations)
+    file = folder / "policy.safetensors"
+    file.write_bytes(drawn.bytes())
+    modules = load_policy(file, greedy=True)
+    programs["modules"] = called(modules.act_all, drawn.observations)
+    drawn.net.config = replace(drawn.net.config, backend="auto")
+    file.write_bytes(drawn.bytes())
+    kernels = load_policy(file, greedy=True)
+    programs["compiled"] = called(
+        lambda frames: kernels.decide([kernels.read(each, k)[0] for k, each in enumerate(frames)], logits=False),
+        drawn.observations,
+    )
     numpy = Policy.load(file)
     programs["NumPy"] = called(lambda frames: numpy.act(frames, greedy=True), drawn.observations)
     missing = []
