@@ -11,7 +11,16 @@ from numpy.typing import ArrayLike, NDArray
 from entity_gym import spaces
 from entity_gym.compiled import CompiledEnvironment, Entity, SelectEntity, kernel, rand_int
 from entity_gym.envs.colours import BLUE, DARK
-from entity_gym.envs.connect_four_scripts import ANY, MINIMAX, ONE_STEP, RANDOM, choose_column, connects, landing
+from entity_gym.envs.connect_four_scripts import (
+    ANY,
+    ITSELF,
+    MINIMAX,
+    ONE_STEP,
+    RANDOM,
+    choose_column,
+    connects,
+    landing,
+)
 
 NAN = float("nan")
 MOST_COLUMNS, MOST_ROWS = 9, 8
@@ -25,43 +34,48 @@ THEIR_TURN = spaces.Flag("their_turn")
 class ConnectFour(CompiledEnvironment):
     """Two players in turn drop a disc into one of seven columns, until one has four in a row.
 
-    **Observation.** `Player` [their_turn], always one; `Column` [x, y, their_turn], each column that is not full, where y is the
-    number of discs in it, and so where a disc would land; `Disc` [x, y, their_turn, theirs], every disc on the board. x is a
-    whole number from 0 to columns - 1, and y from 0, the lowest row, to rows - 1. `theirs` is 0 for one's own discs and 1 for those
-    of the other player; `their_turn` is 0 for who is to drop a disc, and 1 for who waits, and it is the same in all entities
-    of a frame. Both players see the whole board at all times.
+    **Observation.** `Player` [their_turn], always one; `Column` [x, y, their_turn] for each column that is not full, where y is
+    the number of discs in it, and so the row in which a disc would land; `Disc` [x, y, their_turn, theirs] for every disc on
+    the board. x is a whole number from 0 to columns - 1, and y from 0, the lowest row, to rows - 1. `theirs` is 0 for one's own
+    discs and 1 for those of the other player. `their_turn` is 0 if it is one's own turn, otherwise 1, in all entities of a frame.
+    Both players see the whole board all the time.
 
-    **Actions.** `drop`: the `Player` selects a `Column`. With two players, only the one whose turn it is.
+    **Actions.** `drop`: the `Player` whose turn it is selects a `Column`.
 
-    **Reward.** 1 for four own discs in a row, horizontal, vertical or diagonal, and -1 for four of the other player. 0 for a full
-    board without, a draw, and for every step before.
+    **Reward.** 1 for four of one's own discs in a row, horizontally, vertically or diagonally, and -1 for four of the other
+    player. 0 in every other step, and for a draw: a full board without four in a row.
 
-    **End.** With four in a row, or a full board. Who begins is drawn for every episode. `end_of_episode_info` has `won` and `lost`
-    (0 or 1, of player 0; in a draw both are 0).
+    **End.** With four in a row, or a full board. Who begins is drawn for every episode. `end_of_episode_info` has `won` and
+    `lost` (0 or 1, of player 0; in a draw both are 0).
 
     **Opponent.** With `opponent` 1, 2 or 3, a script is player 1, and drops its disc within the same step:
 
-    | `opponent` | | wins against random |
+    | `opponent` | drops a disc | loses to random play |
     |---|---|---|
-    | 1 | random: any column that is not full | |
-    | 2 | one step ahead: completes its own four if it can, or else takes a cell in which the other player would; otherwise random | |
-    | 3 | minimax: searches 4 discs ahead, its own one included. It prefers to win soon and to lose late, and draws from equals | |
+    | 1, random | into any column | 50 % |
+    | 2, one step ahead | where it completes four, or else where the other player would, or else into any column | 4 % |
+    | 3, minimax | by a search of four discs, its own one included: to win soon, or else to lose late | 1 % |
 
-    With `opponent` 4, one of the three is drawn for every episode. `end_of_episode_info` has `win_rate_random`,
-    `win_rate_one_step` and `win_rate_minimax`, 1 for a victory, 0.5 for a draw and 0 for a defeat, NaN for all but the script of
-    this episode.
+    Scripts draw from columns that are equally good. With `opponent` 4, one of the three is drawn for every episode.
+    `end_of_episode_info` has `win_rate_random`, `win_rate_one_step` or `win_rate_minimax`, by the script of the episode: 1 for a
+    victory, 0.5 for a draw and 0 for a defeat.
 
-    **Players.** With `opponent` 0 there are two players and one frame, in which the one acts whose turn it is. The environment's
+    With `opponent` 5 the policy is its own opponent: it plays both sides, sees each board as the player whose turn it is, and
+    earns what that player earns with its disc. The next observation is the other player's, so its value counts with the
+    opposite sign: train with a negative `ppo.gamma`.
+
+    **Players.** With `opponent` 0 there are two players and one frame, in which the one whose turn it is acts. The environment's
     reward is the sum of both, 0; `seen_by` shows `theirs` and `their_turn` as a player sees them (see
     `entity_gym.pools.players`).
 
-    **Best score.** 1 against random play, and less against the others, of which a perfect player beats every one in which it
-    begins.
+    **Best score.** Less than 1; a perfect player wins every game that it begins (with 7 columns and 6 rows; Allis 1988).
 
     Args:
         columns: 4 to 9.
         rows: 4 to 8. columns * (rows + 1) is at most 63.
-        opponent: who is player 1: 0, another player, 1 to 3, a script, or 4, one of the scripts.
+        opponent: who is player 1: 0, another player; 1 to 3, a script; 4, one of the scripts; 5, the policy itself.
+        opening: discs, 0 to 12, that are dropped at random before a game begins, in turn. One that would complete four, or fall
+            into a full column, is left out.
         max_steps: steps after which an episode is truncated, at least 1; None (the default) for no limit besides the end above.
     """
 
@@ -71,8 +85,8 @@ class ConnectFour(CompiledEnvironment):
         "Disc": Entity(["x", "y", THEIR_TURN, THEIRS], max=MOST_DISCS),
     }
     actions = {"drop": SelectEntity(actors="Player", actees="Column")}
-    parameters = {"columns": 7, "rows": 6, "opponent": 0}
-    ranges = {"columns": (4, MOST_COLUMNS), "rows": (4, MOST_ROWS), "opponent": (0, ANY)}
+    parameters = {"columns": 7, "rows": 6, "opponent": 0, "opening": 0}
+    ranges = {"columns": (4, MOST_COLUMNS), "rows": (4, MOST_ROWS), "opponent": (0, ITSELF), "opening": (0, 12)}
     state = [
         ("discs", np.int64, (2,)),  # of each player: bit (rows + 1) * x + y; the highest bit of a column stays 0
         ("height", np.int64, (MOST_COLUMNS,)),
@@ -103,40 +117,54 @@ class ConnectFour(CompiledEnvironment):
             s.height[x] = 0
         s.mover = rand_int(s, 2)
         s.winner = NOBODY
-        s.script = 1 + rand_int(s, MINIMAX) if s.opponent == ANY else s.opponent
+        s.script = 0
+        if s.opponent == ANY:
+            s.script = 1 + rand_int(s, MINIMAX)
+        elif s.opponent != ITSELF:
+            s.script = s.opponent
+        for _ in range(s.opening):
+            x = rand_int(s, s.columns)
+            disc = landing(s, s.discs[0] | s.discs[1], x)
+            if disc > 0 and not connects(s, s.discs[s.mover] | disc):
+                drop(s, x)
         if s.script > 0 and s.mover == 1:
             drop(s, choose_column(s))
 
     def step(s: Any, act: Any) -> tuple[float, bool, bool]:
+        player = s.mover
         drop(s, open_column(s, act.drop[0] - act.first.Column))
         if s.script > 0 and not is_over(s):
             drop(s, choose_column(s))
         s.won = 1 if s.winner == 0 else 0
         s.lost = 1 if s.winner == 1 else 0
-        s.reward_0 = s.won - s.lost
-        s.reward_1 = s.lost - s.won if s.script == 0 else NAN
-        win_rate = 0.5 + 0.5 * s.reward_0
+        for_0 = s.won - s.lost
+        s.reward_0 = for_0
+        s.reward_1 = 0 - for_0 if s.opponent == 0 else NAN
+        win_rate = 0.5 + 0.5 * for_0
         s.win_rate_random = win_rate if s.script == RANDOM else NAN
         s.win_rate_one_step = win_rate if s.script == ONE_STEP else NAN
         s.win_rate_minimax = win_rate if s.script == MINIMAX else NAN
-        return (0.0 if s.script == 0 else s.reward_0), is_over(s), False
+        reward = 0 if s.opponent == 0 else for_0 if player == 0 else 0 - for_0
+        return reward, is_over(s), False
 
     def observe(s: Any, obs: Any) -> None:
+        viewer = s.mover if s.opponent == ITSELF else 0
+        turn = s.mover ^ viewer
         obs.n.Player = 1
-        obs.Player[0, 0] = s.mover
+        obs.Player[0, 0] = turn
         columns = 0
         discs = 0
         for x in range(s.columns):
             if s.height[x] < s.rows:
                 obs.Column[columns, 0] = x
                 obs.Column[columns, 1] = s.height[x]
-                obs.Column[columns, 2] = s.mover
+                obs.Column[columns, 2] = turn
                 columns += 1
             for y in range(s.height[x]):
                 obs.Disc[discs, 0] = x
                 obs.Disc[discs, 1] = y
-                obs.Disc[discs, 2] = s.mover
-                obs.Disc[discs, 3] = (s.discs[1] >> ((s.rows + 1) * x + y)) & 1
+                obs.Disc[discs, 2] = turn
+                obs.Disc[discs, 3] = ((s.discs[1] >> ((s.rows + 1) * x + y)) & 1) ^ viewer
                 discs += 1
         obs.n.Column = columns
         obs.n.Disc = discs

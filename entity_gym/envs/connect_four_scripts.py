@@ -1,7 +1,7 @@
 """Scripted players of `ConnectFour`: `choose_column(s)` is the column of the one whose turn it is, by `s.script`.
 
-A board is two whole numbers, the discs of the player to move and all discs: bit (rows + 1) * x + y. The highest bit of each column
-stays 0, so that no row of four goes on in the next column.
+A board is two whole numbers, the discs of the player to move and all discs: bit (rows + 1) * x + y. The highest bit of each
+column stays 0, so that no row of four goes on in the next column.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import Any
 
 from entity_gym.compiled import kernel, rand_int
 
-RANDOM, ONE_STEP, MINIMAX, ANY = 1, 2, 3, 4
+RANDOM, ONE_STEP, MINIMAX, ANY, ITSELF = 1, 2, 3, 4, 5  # opponents; the first three are scripts
 DEPTH = 4  # discs that minimax looks ahead
 LOWEST = -100  # less than every value of a search
 OWN, EVERY, BEST, LEAST_WANTED, TRIED = range(5)  # columns of `s.searched`

@@ -13,7 +13,7 @@ from entity_gym.actions import SelectEntityAction
 from entity_gym.actions.choices import random_actions
 from entity_gym.environment import Observation
 from entity_gym.envs.connect_four import ConnectFour, drop
-from entity_gym.envs.connect_four_scripts import ANY, MINIMAX, ONE_STEP, RANDOM, choose_column
+from entity_gym.envs.connect_four_scripts import ANY, ITSELF, MINIMAX, ONE_STEP, RANDOM, choose_column
 from entity_gym.pools.players import Seating, players_of
 from entity_gym.pools.pool import ThreadedVecEnv
 from tests.entity_gym.compiled.view import CompiledView
@@ -89,7 +89,14 @@ def test_players_see_the_same_board_each_with_its_own_discs_as_mine_and_one_of_t
 
 
 def test_against_a_script_there_is_one_player_whose_turn_it_always_is() -> None:
-    assert [ConnectFour.num_players(ConnectFour(opponent=opponent).values) for opponent in range(5)] == [2, 1, 1, 1, 1]
+    assert [ConnectFour.num_players(ConnectFour(opponent=opponent).values) for opponent in range(6)] == [
+        2,
+        1,
+        1,
+        1,
+        1,
+        1,
+    ]
     discs = set()
     for seed in range(8):
         env = started(ConnectFour(opponent=RANDOM), seed)
@@ -98,6 +105,31 @@ def test_against_a_script_there_is_one_player_whose_turn_it_always_is() -> None:
         discs.add(before)
         assert len(rows(play(env, 3), "Disc")) == before + 2
     assert discs == {0, 1}, "who begins is drawn"
+
+
+def test_as_its_own_opponent_the_policy_sees_the_board_and_earns_as_the_player_whose_turn_it_is() -> None:
+    for mover in (0, 1):
+        env = begin([0, 6], mover, opponent=ITSELF)
+        seen = []
+        for x in (0, 6, 0, 6):
+            seen.append([owner for column, _, _, owner in rows(env.show(), "Disc") if column == 0])
+            end = play(env, x)
+            assert (rows(end, "Player"), end.reward, end.done) == ([[0]], 0, False)
+        assert seen == [[0], [1, 1], [0, 0], [1, 1, 1]], "column 0 is of the player who began"
+        end = play(env, 0)
+        assert (end.reward, end.done) == (1, True)
+
+
+def test_a_game_begins_after_an_opening_in_which_nobody_wins() -> None:
+    sizes = {}
+    for seed in range(40):
+        env = started(ConnectFour(columns=4, rows=4, opening=12), seed)
+        discs = np.array(rows(env.show(), "Disc"), int)
+        sizes[len(discs)] = sizes.get(len(discs), 0) + 1
+        assert abs((discs[:, 3] == 0).sum() - (discs[:, 3] == 1).sum()) <= 1
+        assert env.record.winner == -1 and env.show().actions
+    assert max(sizes) <= 12 and len(sizes) > 1, "discs for full columns are left out"
+    assert len(rows(started(ConnectFour(opening=3)).show(), "Disc")) == 3
 
 
 # --- Ends

@@ -48,6 +48,7 @@ ZOO: list[tuple[CompiledEnvironment, int]] = [
     (CherryPick(num_cherries=7), 3),
     (ConnectFour(), 42),
     (ConnectFour(columns=4, rows=4, opponent=4), 8),
+    (ConnectFour(opponent=5, opening=6), 42),
     (Corridor(), 11),
     (Corridor(length=1, num_ways=8), 2),
     (Count(), 1),
