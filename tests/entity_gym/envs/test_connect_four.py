@@ -121,7 +121,7 @@ def test_as_its_own_opponent_the_policy_sees_the_board_and_earns_as_the_player_w
 
 
 def test_a_game_begins_after_an_opening_in_which_nobody_wins() -> None:
-    sizes = {}
+    sizes: dict[int, int] = {}
     for seed in range(40):
         env = started(ConnectFour(columns=4, rows=4, opening=12), seed)
         discs = np.array(rows(env.show(), "Disc"), int)
