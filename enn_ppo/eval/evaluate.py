@@ -18,7 +18,7 @@ import torch
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.policy import load_trusted, saved_config, select_device
-from enn_ppo.eval.episodes import Estimate, play_episodes, policy_seed, summarize
+from enn_ppo.eval.episodes import Estimate, best_episodes, play_episodes, policy_seed, summarize
 from enn_ppo.eval.policy import fit
 from enn_ppo.eval.replay import Replay
 from enn_ppo.eval.video import Video
@@ -44,7 +44,8 @@ NUM_FILMED = 3  # episodes of a film that the command writes
 class EvalResult:
     """Estimates by name: `episodic_reward`, `episode_length`, and the numbers in `end_of_episode_info`.
 
-    Against opponents also `win_rate` and `opponent_reward`, and all rewards are those of the policy's player.
+    Against opponents also `win_rate` and `opponent_reward`, and all rewards are those of the policy's player. With `best_of`,
+    estimates and episodes are of the best tries, and `episodic_reward_mean` is of all.
     """
 
     estimates: dict[str, Estimate]
@@ -84,6 +85,7 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
             "env_kwargs": {**world.get("kwargs", {}), **config.env_kwargs},
             "seed": config.seed,
             "greedy": result.greedy,
+            "best_of": config.best_of,
             "opponent": config.opponent,
         }
         try:
@@ -113,7 +115,8 @@ def evaluate_checkpoint(
         ValueError: a setting or the environment is invalid, an episode does not end, or a file cannot be written.
     """
     run = saved_config(checkpoint)
-    config = replace(config, greedy=bool(run.eval.greedy if config.greedy is None else config.greedy))
+    greedy = run.eval.greedy and config.best_of == 1 if config.greedy is None else config.greedy
+    config = replace(config, greedy=bool(greedy))
     bound = bind_evaluation(run.env, config, env)
     name, checkpoints, cast = "", {"": checkpoint}, None
     if config.opponent == "policies":
@@ -121,10 +124,15 @@ def evaluate_checkpoint(
             raise ValueError(f"opponent=policies and record={record} do not go together; leave one out")
         name, checkpoints, cast = _policies_of_run(checkpoint, bound)
     with own_random_numbers(config.seed), ExitStack() as stack:
-        num_envs = min(config.num_envs, config.episodes)
-        pool: VecEnv = ThreadedVecEnv(bound.source, num_envs, seed=config.seed, autoreset=False)
+        tries = config.best_of
+        num_envs = min(config.num_envs, config.episodes) * tries
+        pool: VecEnv = ThreadedVecEnv(bound.source, num_envs, seed=config.seed, autoreset=False, group_size=tries)
         stack.callback(pool.close)
         pool = pool if cast else _seated(pool, bound, config, checkpoint, device)
+        if tries > 1 and isinstance(pool, SeatedVecEnv):
+            raise ValueError(
+                f"best_of={tries} is for a policy that plays alone; after self-play, this one plays itself"
+            )
         spaces = pool.obs_space(), pool.action_space()
         policies = {}
         for number, (each, its) in enumerate(checkpoints.items()):
@@ -136,12 +144,14 @@ def evaluate_checkpoint(
             stack.callback(recorder.flush)
         if replay:
             shown = Replay(replay, bound.config.id, config.seed, pool, own.net, cast)
-        episodes = play_episodes(policies, pool, config, cast, video=video, replay=shown, recorder=recorder)[name]
+        all_of_them = replace(config, episodes=config.episodes * tries)
+        episodes = play_episodes(policies, pool, all_of_them, cast, video=video, replay=shown, recorder=recorder)[name]
+        best, more = best_episodes(episodes, tries)
     if video:
         video.write()
     notes = [f"the environment is not as it was in training; {own.news}"] if own.news else []
     page = shown.build(f"{bound.config.id}, step {checkpoint.step:,}", bound.config.kwargs) if shown else None
-    return EvalResult(summarize(episodes), episodes, notes, bool(config.greedy), page)
+    return EvalResult(summarize(best) | more, best, notes, bool(config.greedy), page)
 
 
 def _policies_of_run(checkpoint: Checkpoint, bound: BoundEnvironment) -> tuple[str, dict[str, Checkpoint], Cast]:

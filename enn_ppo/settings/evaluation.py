@@ -41,12 +41,22 @@ class EpisodesConfig(PlayConfig):
     """Environments stepped together."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the environment that differ from those of training."""
+    best_of: PositiveInt = 1
+    """Times that each episode is played, from the same seed, with sampled actions: that with the most reward counts, and
+    `episodic_reward_mean` is the mean reward of all. `best_of` times `num_envs` environments are stepped together."""
     max_episode_steps: PositiveInt = 100_000
     """Longest episode in steps; a longer one ends the evaluation with an error."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "env_kwargs", plain(self.env_kwargs, f"{self._section}env_kwargs"))
+        section = self._section
+        for name, wrong in (("greedy", self.greedy), ("opponent", self.opponent)):
+            if self.best_of > 1 and wrong:
+                raise ValueError(
+                    f"{section}best_of={self.best_of} and {section}{name}={str(wrong).lower()} do not go together: all tries "
+                    "are sampled, by one policy that plays alone"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -79,6 +79,10 @@ class PPOConfig:
     normalize: Literal["none", "returns"] = "none"
     """`returns`: the value head learns returns normalized to mean 0 and standard deviation 1 (PopArt). Checkpoints include the
     statistics."""
+    advantages: Literal["gae", "group", "group+value"] = "gae"
+    """The baseline of returns. `gae`: the value. `group`: the mean return of the other members of the group
+    (`rollout.group_size`) from the same step of the same episode on. `group+value`: the value plus the mean of the others'
+    advantages there. Frames that no other member has in the same rollout keep the advantages of `gae`."""
     normalize_advantages: bool = True
     """Whether advantages are normalized to mean 0 and standard deviation 1 within each minibatch."""
     ratio: Ratio = "per_actor"

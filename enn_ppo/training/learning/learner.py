@@ -14,7 +14,7 @@ from torch import Tensor
 
 from enn_ppo.checkpoints import Checkpoint, CheckpointError
 from enn_ppo.checkpoints.policy import saved_config, transfer_weights
-from enn_ppo.ppo import Advantages, Loss, Samples, Term, gae, ppo_loss, sequences_of, update
+from enn_ppo.ppo import Advantages, Loss, Samples, Term, against_group, gae, ppo_loss, sequences_of, update
 from enn_ppo.rollout import Rollout
 from enn_ppo.settings.learning import OptimConfig, PPOConfig, PPOSettings
 from enn_ppo.training.learning.actor_critic import ActorCritic
@@ -211,9 +211,16 @@ class Learner:
         )
         played = (rewards, values, terminated, truncated, final_values, rollout.last_values)
         gamma, decay = settings.gamma, settings.gae_lambda
-        if log_ratios is None:
-            return gae(*played, gamma=gamma, gae_lambda=decay)
-        return vtrace(*played, log_ratios, gamma=gamma, gae_lambda=decay)
+        if log_ratios is not None:
+            return vtrace(*played, log_ratios, gamma=gamma, gae_lambda=decay)
+        estimates = gae(*played, gamma=gamma, gae_lambda=decay)
+        if self.ppo.advantages == "gae":
+            return estimates
+        compared = estimates.advantages
+        if self.ppo.advantages == "group":
+            compared = gae(*played, gamma=gamma, gae_lambda=1.0).returns
+        places = rollout.by_step("instance"), rollout.by_step("step")
+        return estimates._replace(advantages=against_group(compared, *places, alone=estimates.advantages))
 
     def measure(self, obs: ObsBatch) -> None:
         """Update the input statistics with observations."""

@@ -16,8 +16,9 @@ import torch
 from enn_ppo import EnvConfig, EvalConfig, OptimConfig, PPOConfig, RogueNetConfig, evaluate, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import load_net
-from enn_ppo.eval.episodes import Estimate, summarize
+from enn_ppo.eval.episodes import Estimate, best_episodes, summarize
 from enn_ppo.settings.command_line.cli import run_eval
+from enn_ppo.settings.config import TrainEvalConfig
 from enn_ppo.training.recording import read_all
 from entity_gym import Entity, Observation, ObsSpace
 from entity_gym.pools.episodes import Episode
@@ -134,6 +135,70 @@ def test_greedy_takes_the_likeliest_choice_and_otherwise_choices_are_drawn(clock
 def test_the_environment_may_have_other_arguments_than_in_training(clock: str) -> None:
     result = evaluate(EvalConfig(checkpoint=clock, episodes=8, env_kwargs={"short": 3, "long": 3}), env=Clock)
     assert {episode.length for episode in result.episodes} == {3}
+
+
+# --- The best of several tries ---
+
+
+def test_the_best_of_each_group_counts_and_the_mean_of_all_stands_beside_it() -> None:
+    rewards = [
+        (3, 1.0),
+        (0, 4.0),
+        (2, 3.0),
+        (1, 6.0),
+        (0, 1.0),
+        (1, 1.0),
+        (2, 0.0),
+        (3, 8.0),
+    ]  # two rounds of two groups
+    episodes = [Episode(env, reward, 5, False) for env, reward in rewards]
+    best, more = best_episodes(episodes, 2)
+    assert [(each.env_id, each.reward) for each in best] == [(2, 3.0), (1, 6.0), (0, 1.0), (3, 8.0)]
+    # means of the groups: 2, 5, 1, 4, whose deviation is sqrt(10 / 3)
+    assert more == {"episodic_reward_mean": Estimate(3.0, pytest.approx(1.96 * math.sqrt(10 / 3) / 2), 4)}
+    assert best_episodes(episodes, 1) == (episodes, {})
+
+
+def test_each_episode_is_tried_several_times_from_the_same_seed(clock: str) -> None:
+    """The length of Clock's episodes is drawn when they begin."""
+    settings: dict[str, Any] = {"checkpoint": clock, "episodes": 30, "num_envs": 12}
+    result = evaluate(EvalConfig(best_of=3, **settings))
+    assert len(result.episodes) == 30 and {estimate.n for estimate in result.estimates.values()} == {30}
+    assert 0 < result.estimates["episodic_reward"].mean < 1
+    assert result.estimates["episodic_reward_mean"] == result.estimates["episodic_reward"]
+    # the first episodes are those that are played without tries
+    expected = {each.env_id: each.length for each in reversed(evaluate(EvalConfig(**settings)).episodes)}
+    found = {each.env_id // 3: each.length for each in reversed(result.episodes)}
+    assert found == expected
+
+
+def test_tries_differ_in_the_actions_that_are_sampled_and_the_report_has_both_scores(tmp_path: Path) -> None:
+    train(tiny_config(tmp_path / "a", env=EnvConfig(), total_timesteps=32), env=Copycat)
+    settings: dict[str, Any] = {"checkpoint": str(tmp_path / "a"), "episodes": 20}
+    one = evaluate(EvalConfig(**settings), env=Copycat).estimates
+    best = evaluate(EvalConfig(best_of=30, output=str(tmp_path / "eval.json"), **settings), env=Copycat).estimates
+    # lamps have at most three colours, so each try is right with a probability of about 1/27 or more
+    assert best["episodic_reward"].mean > 0.9 > one["episodic_reward"].mean
+    assert best["episodic_reward_mean"].mean == pytest.approx(one["episodic_reward"].mean, abs=0.3)
+    report = json.loads((tmp_path / "eval.json").read_text())
+    assert report["best_of"] == 30 and report["episodic_reward_mean"]["mean"] == best["episodic_reward_mean"].mean
+
+
+@pytest.mark.parametrize("setting", ["greedy", "opponent"])
+def test_tries_are_sampled_by_one_policy(setting: str) -> None:
+    given: dict[str, Any] = {"greedy": True} if setting == "greedy" else {"opponent": "random"}
+    with pytest.raises(ValueError, match=rf"^best_of=2 and {setting}=\w+ do not go together: all tries are sampled"):
+        EvalConfig(checkpoint="a", best_of=2, **given)
+    with pytest.raises(ValueError, match=rf"^eval.best_of=2 and eval.{setting}=\w+ do not go together"):
+        TrainEvalConfig(interval=1, best_of=2, **given)
+
+
+def test_tries_are_sampled_though_the_run_is_evaluated_greedily(tmp_path: Path) -> None:
+    evaluation = TrainEvalConfig(greedy=True)
+    train(tiny_config(tmp_path / "a", env=EnvConfig(), total_timesteps=32, eval=evaluation), env=Clock)
+    settings: dict[str, Any] = {"checkpoint": str(tmp_path / "a"), "episodes": 2}
+    assert evaluate(EvalConfig(**settings), env=Clock).greedy
+    assert not evaluate(EvalConfig(best_of=2, **settings), env=Clock).greedy
 
 
 # --- The recording ---
