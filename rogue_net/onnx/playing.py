@@ -36,15 +36,23 @@ class Player:
         """Forget, since an episode begins."""
         self._numbers, self._memory = {}, {}
 
-    def act(self, observation: Any, rng: np.random.Generator | None = None) -> dict[str, Array]:
-        """Outputs for the next observation; without a generator of noise, the likeliest actions.
+    def act(
+        self, observation: Any, rng: np.random.Generator | None = None, *, remember: bool = True
+    ) -> dict[str, Array]:
+        """Outputs for the next observation.
+
+        Args:
+            observation: see `rogue_net.numpy.Policy.act`.
+            rng: of the noise; None: the likeliest actions.
+            remember: whether the next observation follows this one; otherwise it stands in its place.
 
         Raises:
             PolicyError: the observation does not fit the spaces.
         """
         outputs = self.session.run(self._outputs, self.feeds(observation, rng))
         named: dict[str, Array] = dict(zip(self._outputs, outputs, strict=True))
-        self._memory = {name.removesuffix(".next"): each for name, each in named.items() if name.endswith(".next")}
+        if remember:
+            self._memory = {name.removesuffix(".next"): each for name, each in named.items() if name.endswith(".next")}
         return named
 
     def feeds(self, observation: Any, rng: np.random.Generator | None = None) -> dict[str, Array]:
