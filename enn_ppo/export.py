@@ -36,7 +36,9 @@ def main(argv: Sequence[str] | None = None) -> int:
                 f"{file} cannot be written: its name must end in .safetensors, for a policy file, or .onnx, for a model"
             )
         if options.verify is not None:
-            raise ValueError(f"--verify is for models; {file} is a policy file, whose weights are those of the checkpoint")
+            raise ValueError(
+                f"--verify is for models; {file} is a policy file, whose weights are those of the checkpoint"
+            )
         save_policy(checkpoint, file)
     except (ValueError, OSError) as error:
         return usage_error(error)
@@ -57,7 +59,9 @@ def _write_model(path: str, file: Path, episodes: int | None, trusted: bool) -> 
         if episodes is not None:
             from rogue_net.onnx.playing import Player
     except ImportError as error:
-        raise ValueError(f'{file} cannot be written: a model needs {error.name}: pip install "enn-ppo[onnx]"') from error
+        raise ValueError(
+            f'{file} cannot be written: a model needs {error.name}: pip install "enn-ppo[onnx]"'
+        ) from error
     model = policy_model(checkpoint.path, enn_ppo.__version__)
     file.parent.mkdir(parents=True, exist_ok=True)
     replace_file(file, model.SerializeToString())
@@ -77,7 +81,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("file", help="the file to write, x.safetensors or x.onnx; an existing one is replaced")
     trust = "with --verify, run the environment that the checkpoint names, although it was not written here"
     parser.add_argument("trust", nargs="?", choices=["trust=true"], metavar="trust=true", help=trust)
-    verify = "play so many episodes with x.onnx, by default 3, and print how far its numbers are from those of the policy"
+    verify = (
+        "play so many episodes with x.onnx, by default 3, and print how far its numbers are from those of the policy"
+    )
     parser.add_argument("--verify", nargs="?", type=int, const=3, metavar="EPISODES", help=verify)
     return parser
 

@@ -91,7 +91,10 @@ def difference(checkpoint: Checkpoint, player: Player, episodes: int, seed: int 
                     found.add("log-probs", made[f"log_prob.{name}"], decisions[name].log_probs.values)
             greedy = net.decide(readout, greedy=True)
             for name in net.order:
-                if not torch.equal(given[0][name].values, greedy[name].actions.values) and net.action_space[name].discrete:
+                if (
+                    not torch.equal(given[0][name].values, greedy[name].actions.values)
+                    and net.action_space[name].discrete
+                ):
                     less = greedy[name].log_probs.values - decided[0][name].log_probs.values
                     found.choices += int((less > CLEAR).sum())
                     break  # what is decided after it may be another one, too
@@ -103,5 +106,7 @@ def difference(checkpoint: Checkpoint, player: Player, episodes: int, seed: int 
 
 def _choices(made: Mapping[str, Any], action_space: Mapping[str, ActionSpace]) -> dict[str, RaggedTensor]:
     """The choices among outputs of a model, as batches have them."""
-    rows = {name: torch.from_numpy(made[f"choice.{name}"]).reshape(-1, space.width) for name, space in action_space.items()}
+    rows = {
+        name: torch.from_numpy(made[f"choice.{name}"]).reshape(-1, space.width) for name, space in action_space.items()
+    }
     return {name: RaggedTensor(each, torch.tensor([0, len(each)])) for name, each in rows.items()}

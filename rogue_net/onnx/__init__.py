@@ -18,7 +18,7 @@ import onnx
 from rogue_net.numpy import Policy
 from rogue_net.numpy.reading import FORMAT, GLOBAL, Frame, Offer, read_file
 
-from .graph import Graph, Tensor
+from .graph import Graph, Rows
 from .heads import Heads
 from .network import Network
 
@@ -44,7 +44,7 @@ def policy_model(path: str | os.PathLike[str], version: str = "") -> onnx.ModelP
     policy, graph = Policy.load(path), Graph()
     networks = [policy.net] if policy.value_net is policy.net else [policy.net, policy.value_net]
     nets = [Network(each.tensors, each.settings, policy.spaces, graph) for each in networks]
-    frame, noise = _frame(graph, nets), dict[str, Tensor]()
+    frame, noise = _frame(graph, nets), dict[str, Rows]()
     for name, offer in frame.offers.items():
         noise[name] = _noise(graph, name, policy.spaces.actions[name], offer)
     made = []
@@ -83,7 +83,9 @@ def _frame(graph: Graph, nets: list[Network]) -> Frame:
             doc = f"(n, {size}) float32, the features of each {name}: {names or 'none'}"
             features[name] = graph.input(f"features.{name}", np.float32, [name, size], doc)
         elif size:
-            features[name] = graph.input("global_features", np.float32, [size], f"({size},) float32: {names}").unsqueeze(0)
+            features[name] = graph.input(
+                "global_features", np.float32, [size], f"({size},) float32: {names}"
+            ).unsqueeze(0)
         else:
             features[name] = graph.constant(np.zeros((1, 0), np.float32))
     zero = graph.constant(np.zeros(1, np.int64))
@@ -105,13 +107,17 @@ def _offer(graph: Graph, name: str, actions: dict[str, dict[str, Any]]) -> Offer
     action, actors, actees = actions[name], f"actors of {name}", f"actees of {name}"
     doc = "(A,) int64, numbers of the entities that act; none: the action is not on offer"
     if action["is_global"]:
-        doc = "(A,) int64, the number of all entities, which is that of the whole frame; none: the action is not on offer"
+        doc = (
+            "(A,) int64, the number of all entities, which is that of the whole frame; none: the action is not on offer"
+        )
     who, listed = graph.input(f"actors.{name}", np.int64, [actors], doc), graph.constant(np.zeros(0, np.int64))
     if action["selects"]:
         listed = graph.input(f"actees.{name}", np.int64, [actees], "(N,) int64, numbers of those that may be selected")
     columns, letter = (actees, "N") if action["selects"] else (len(action["choices"]), len(action["choices"]))
     doc = f"(A, {letter}) bool, true for what is open to each actor; left out: everything is"
-    is_open = graph.input(f"mask.{name}", np.bool_, [actors, columns], doc, np.full((1, len(action["choices"]) or 1), True))
+    is_open = graph.input(
+        f"mask.{name}", np.bool_, [actors, columns], doc, np.full((1, len(action["choices"]) or 1), True)
+    )
     after = None
     if action["selects"]:
         is_open = is_open.expand(who.length(), listed.length())
@@ -131,22 +137,23 @@ def _kind(action: dict[str, Any]) -> str:
     return "normal" if action["type"] == "ContinuousActionSpace" else "gumbel"
 
 
-def _noise(graph: Graph, name: str, action: dict[str, Any], offer: Offer) -> Tensor:
+def _noise(graph: Graph, name: str, action: dict[str, Any], offer: Offer) -> Rows:
     """The input for the noise with which an action is drawn."""
     kind, actors, actees = _kind(action), f"actors of {name}", f"actees of {name}"
+    dims: list[int | str]
     if action["type"] == "SelectEntitiesActionSpace":
         picks = f"min(N, {action['max']})" if "max" in action else "N"
-        dims, default, shape = [actors, actees], [[-1]], "(A, N)"
+        dims, default, shape = [actors, actees], np.full((1, 1), -1), "(A, N)"
         if action.get("ordered"):
-            dims, default, shape = [actors, "picks", "N + 1"], [[[0]]], f"(A, {picks}, N + 1)"
+            dims, default, shape = [actors, "picks", "N + 1"], np.zeros((1, 1, 1)), f"(A, {picks}, N + 1)"
     else:
         size = len(action.get("low", action["choices"]))
-        dims, default, shape = [actors, size or "N + 1"], [[0] * (size or 1)], f"(A, {size or 'N + 1'})"
+        dims, default, shape = [actors, size or "N + 1"], np.zeros((1, size or 1)), f"(A, {size or 'N + 1'})"
     doc = f"{shape} float32, {NOISE[kind]}; left out: the likeliest is chosen"
     return graph.input(f"noise.{name}", np.float32, dims, doc, default)
 
 
-def _memory(graph: Graph, net: Network, prefix: str) -> tuple[Tensor, Tensor]:
+def _memory(graph: Graph, net: Network, prefix: str) -> Rows:
     """Inputs for what a network remembers: none in the first step of an episode."""
     then = f"; {prefix}.{{}}.next of the step before, left out in the first step of an episode"
     doc = "(M, 2) int64, types and ids of what is remembered" + then.format("keys")
@@ -158,7 +165,11 @@ def _memory(graph: Graph, net: Network, prefix: str) -> tuple[Tensor, Tensor]:
 
 def _choice(action: dict[str, Any]) -> str:
     if action["type"] == "SelectEntitiesActionSpace":
-        places = "the places of actees in each actor's set, from 1 on" if action.get("ordered") else "1 for actees in the set"
+        places = (
+            "the places of actees in each actor's set, from 1 on"
+            if action.get("ordered")
+            else "1 for actees in the set"
+        )
         return f"(A, N) int64, {places}; 0 for those that are not in it"
     if action["selects"]:
         return "(A,) int64, numbers of the selected entities; -1: nobody"

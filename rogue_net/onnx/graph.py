@@ -59,7 +59,7 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
     def __bool__(self) -> bool:
         raise TypeError("only a run knows whether a tensor of a graph is true")
 
-    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = ()) -> Tensor:
+    def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, out: Any = ()) -> Rows:
         if method != "__call__" or ufunc.__name__ not in OPERATIONS.keys() | COMPOSED.keys():
             raise TypeError(f"np.{ufunc.__name__} of tensors of a graph is not written yet")
         if (composed := COMPOSED.get(ufunc.__name__)) is not None:
@@ -73,7 +73,7 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
             raise TypeError(f"np.{function.__name__} of tensors of a graph is not written yet")
         return FUNCTIONS[function](*arguments, **options)
 
-    def __getitem__(self, index: Any) -> Tensor:
+    def __getitem__(self, index: Any) -> Rows:
         """Rows, columns and parts; at most one index may be an array or tensor of numbers."""
         parts = list(index) if isinstance(index, tuple) else [index]
         if any(part is Ellipsis for part in parts):
@@ -94,7 +94,7 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
         """Replace rows, no row twice."""
         self.name = self.graph.node("ScatterND", self, rows.unsqueeze(1), values, like=self).name
 
-    def _cut(self, axis: int, part: slice) -> Tensor:
+    def _cut(self, axis: int, part: slice) -> Rows:
         start, stop, size = part.start or 0, END if part.stop is None else part.stop, self.shape[axis]
         if (start, stop) in ((0, END), (0, size)):
             return self
@@ -102,73 +102,76 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
         bounds = [np.array([each], np.int64) for each in (start, stop, axis)]
         return self.graph.node("Slice", self, *bounds, like=self, shape=replaced(self.shape, axis, left))
 
-    def _gather(self, axis: int, numbers: Any) -> Tensor:
+    def _gather(self, axis: int, numbers: Any) -> Rows:
         if not isinstance(numbers, Tensor) and numbers.ndim and self.shape[axis] == len(numbers):
             if (numbers == np.arange(len(numbers))).all():
                 return self  # all columns
         shape = (*self.shape[:axis], *numbers.shape, *self.shape[axis + 1 :])
         return self.graph.node("Gather", self, numbers, like=self, shape=shape, axis=axis)
 
-    def astype(self, dtype: Any) -> Tensor:
+    def astype(self, dtype: Any) -> Rows:
         dtype = np.dtype(dtype)
         kind = helper.np_dtype_to_tensor_dtype(dtype)
         return self if dtype == self.dtype else self.graph.node("Cast", self, like=self, dtype=dtype, to=kind)
 
-    def copy(self) -> Tensor:
+    def copy(self) -> Rows:
         return Tensor(self.graph, self.name, self.dtype, self.shape)
 
-    def transpose(self, *axes: int) -> Tensor:
+    def transpose(self, *axes: int) -> Rows:
         return self.graph.node("Transpose", self, like=self, shape=[self.shape[k] for k in axes], perm=axes)
 
-    def reshape(self, *dims: Any) -> Tensor:
+    def reshape(self, *dims: Any) -> Rows:
         """The same numbers in another shape, whose dimensions are numbers and (1,) tensors; 0: as large as before."""
-        shape = [self.shape[k] if isinstance(each, int) and each == 0 else n for k, (each, n) in enumerate(zip(dims, static(dims), strict=True))]
+        shape = [
+            self.shape[k] if isinstance(each, int) and each == 0 else n
+            for k, (each, n) in enumerate(zip(dims, static(dims), strict=True))
+        ]
         as_given = int(0 not in static(dims))
         return self.graph.node("Reshape", self, self.graph.vector(dims), like=self, shape=shape, allowzero=as_given)
 
-    def unsqueeze(self, axis: int) -> Tensor:
+    def unsqueeze(self, axis: int) -> Rows:
         shape = (*self.shape[:axis], 1, *self.shape[axis:])
         return self.graph.node("Unsqueeze", self, np.array([axis], np.int64), like=self, shape=shape)
 
-    def squeeze(self, axis: int) -> Tensor:
+    def squeeze(self, axis: int) -> Rows:
         shape = (*self.shape[:axis], *self.shape[axis + 1 :])
         return self.graph.node("Squeeze", self, np.array([axis], np.int64), like=self, shape=shape)
 
-    def expand(self, *dims: Any) -> Tensor:
+    def expand(self, *dims: Any) -> Rows:
         """Repeat along dimensions of size 1; `dims` are numbers and (1,) tensors."""
         shape = broadcast(self.shape, static(dims))
         return self.graph.node("Expand", self, self.graph.vector(dims), like=self, shape=shape)
 
-    def length(self, axis: int = 0) -> Tensor:
+    def length(self, axis: int = 0) -> Rows:
         """(1,) int64, the size of a dimension."""
         return self.graph.node("Shape", self, dtype=np.int64, shape=[1], start=axis, end=axis + 1)
 
-    def sum(self, axis: int, keepdims: bool = False) -> Tensor:
+    def sum(self, axis: int, keepdims: bool = False) -> Rows:
         x = self.astype(np.int64) if self.dtype == np.bool_ else self
         return x._reduced("ReduceSum", axis, keepdims)
 
-    def mean(self, axis: int) -> Tensor:
+    def mean(self, axis: int) -> Rows:
         return self._reduced("ReduceMean", axis)
 
-    def max(self, axis: int, keepdims: bool = False) -> Tensor:
+    def max(self, axis: int, keepdims: bool = False) -> Rows:
         return self._reduced("ReduceMax", axis, keepdims)
 
-    def any(self, axis: int, keepdims: bool = False) -> Tensor:
+    def any(self, axis: int, keepdims: bool = False) -> Rows:
         return self.sum(axis, keepdims) > 0
 
-    def _reduced(self, op: str, axis: int, keepdims: bool = False) -> Tensor:
+    def _reduced(self, op: str, axis: int, keepdims: bool = False) -> Rows:
         axis %= self.ndim
         shape = (*self.shape[:axis], *([1] if keepdims else []), *self.shape[axis + 1 :])
         return self.graph.node(op, self, np.array([axis], np.int64), like=self, shape=shape, keepdims=int(keepdims))
 
-    def argmax(self, axis: int) -> Tensor:
+    def argmax(self, axis: int) -> Rows:
         shape = (*self.shape[:axis], *self.shape[axis + 1 :])
         return self.graph.node("ArgMax", self, dtype=np.int64, shape=shape, axis=axis, keepdims=0)
 
-    def cumsum(self, axis: int) -> Tensor:
+    def cumsum(self, axis: int) -> Rows:
         return self.graph.node("CumSum", self, np.array(axis, np.int64), like=self)
 
-    def at(self, columns: Tensor) -> Tensor:
+    def at(self, columns: Tensor) -> Rows:
         """The entry in one column of each row: (A, ...) of (A, C, ...) for (A,) columns."""
         shape = (self.shape[0], *self.shape[2:])
         return self.graph.node("GatherND", self, columns.unsqueeze(1), like=self, shape=shape, batch_dims=1)
@@ -190,10 +193,14 @@ class Graph:
     def __init__(self) -> None:
         self.nodes, self.known = list[onnx.NodeProto](), dict[Any, str]()  # of the graph, or of the body of a loop
         self.constants = dict[Any, onnx.TensorProto]()
-        self.inputs, self.outputs, self.docs = list[onnx.ValueInfoProto](), list[onnx.ValueInfoProto](), dict[str, str]()
+        self.inputs, self.outputs, self.docs = (
+            list[onnx.ValueInfoProto](),
+            list[onnx.ValueInfoProto](),
+            dict[str, str](),
+        )
         self.defaults, self.num_names = list[onnx.TensorProto](), 0
 
-    def input(self, name: str, dtype: Any, dims: Sequence[int | str], doc: str, default: Any = None) -> Tensor:
+    def input(self, name: str, dtype: Any, dims: Sequence[int | str], doc: str, default: Any = None) -> Rows:
         """Add an input; one with a default may be left out. A named dimension has the same size wherever it is named."""
         self.docs[name], shape = doc, [each if isinstance(each, int) else None for each in dims]
         if default is not None:
@@ -204,13 +211,13 @@ class Graph:
         self.inputs.append(helper.make_tensor_value_info(name, kind, named, doc))
         return Tensor(self, name, dtype, shape)
 
-    def output(self, name: str, tensor: Tensor, dims: Sequence[int | str], doc: str) -> None:
+    def output(self, name: str, tensor: Rows, dims: Sequence[int | str], doc: str) -> None:
         self.docs[name] = doc
         self.nodes.append(helper.make_node("Identity", [tensor.name], [name]))
         kind = helper.np_dtype_to_tensor_dtype(tensor.dtype)
         self.outputs.append(helper.make_tensor_value_info(name, kind, dims, doc))
 
-    def constant(self, value: Any) -> Tensor:
+    def constant(self, value: Any) -> Rows:
         value = np.ascontiguousarray(value).reshape(np.shape(value))
         key = value.dtype.str, value.shape, value.tobytes()
         if key not in self.constants:
@@ -223,8 +230,8 @@ class Graph:
         return [f"t{self.num_names - k}" for k in range(num, 0, -1)]
 
     def node(
-        self, op: str, *inputs: Any, like: Tensor | None = None, dtype: Any = None, shape: Any = None, **attributes: Any
-    ) -> Tensor:
+        self, op: str, *inputs: Any, like: Rows | None = None, dtype: Any = None, shape: Any = None, **attributes: Any
+    ) -> Rows:
         """Add a node with one output, of the given type and shape, or that of `like`; the same node is not added twice."""
         names = [each.name if isinstance(each, Tensor) else self.constant(each).name for each in inputs]
         key = op, *names, *sorted(attributes.items())
@@ -235,14 +242,14 @@ class Graph:
             dtype, shape = like.dtype if dtype is None else dtype, like.shape if shape is None else shape
         return Tensor(self, self.known[key], dtype, shape)
 
-    def split(self, tensor: Tensor, parts: int, axis: int) -> list[Tensor]:
+    def split(self, tensor: Rows, parts: int, axis: int) -> list[Rows]:
         """Cut a tensor into equal parts along a dimension of known size."""
         names, size = self.names(parts), tensor.shape[axis]
         assert size is not None
         self.nodes.append(helper.make_node("Split", [tensor.name], names, axis=axis, num_outputs=parts))
         return [Tensor(self, name, tensor.dtype, replaced(tensor.shape, axis, size // parts)) for name in names]
 
-    def elementwise(self, op: str, *inputs: Any) -> Tensor:
+    def elementwise(self, op: str, *inputs: Any) -> Rows:
         """Add a node that computes with elements, or the products of matrices."""
         shapes = [each.shape for each in inputs]
         if op == "MatMul":
@@ -265,26 +272,28 @@ class Graph:
         parts = promoted(*parts)
         axis, sizes = axis % parts[0].ndim, [each.shape[axis] for each in parts]
         shape = replaced(broadcast(*(each.shape for each in parts)), axis, None if None in sizes else sum(sizes))
-        return parts[0] if len(parts) == 1 else self.node("Concat", *parts, dtype=parts[0].dtype, shape=shape, axis=axis)
+        return (
+            parts[0] if len(parts) == 1 else self.node("Concat", *parts, dtype=parts[0].dtype, shape=shape, axis=axis)
+        )
 
-    def full(self, value: Any, *dims: Any) -> Tensor:
+    def full(self, value: Any, *dims: Any) -> Rows:
         """A value everywhere; `dims` are numbers and (1,) tensors."""
         return self.constant(np.asarray(value)).expand(*dims)
 
-    def top(self, x: Tensor, count: Tensor) -> Tensor:
+    def top(self, x: Rows, count: Rows) -> Rows:
         """(A, n) int64, columns of the largest numbers in each row, the largest first; of equals the first one."""
         names = self.names(2)
         self.nodes.append(helper.make_node("TopK", [x.name, count.name], names, axis=1))
         return Tensor(self, names[1], np.int64, (x.shape[0], None))
 
-    def arange(self, count: Tensor) -> Tensor:
+    def arange(self, count: Rows) -> Rows:
         """(n,) int64 0, 1, ... for a (1,) count."""
         zero, one = np.array(0, np.int64), np.array(1, np.int64)
         return self.node("Range", zero, count.squeeze(0), one, dtype=np.int64, shape=[None])
 
     def loop(
-        self, count: Tensor, state: Sequence[Tensor], body: Callable[..., Sequence[Tensor]], *, stops: bool = False
-    ) -> list[Tensor]:
+        self, count: Rows, state: Sequence[Rows], body: Callable[..., Sequence[Rows]], *, stops: bool = False
+    ) -> list[Rows]:
         """Repeat a step; returns the last state, and what each step added to it, stacked along a new first dimension.
 
         Args:
@@ -303,7 +312,7 @@ class Graph:
         ends = self.names(len(made))
         self.nodes += [helper.make_node("Identity", [x.name], [end]) for x, end in zip(made, ends, strict=True)]
 
-        def told(named: Sequence[str], tensors: Sequence[Tensor]) -> list[onnx.ValueInfoProto]:
+        def told(named: Sequence[str], tensors: Sequence[Rows]) -> list[onnx.ValueInfoProto]:
             pairs = zip(named, tensors, strict=True)
             kinds = [(name, helper.np_dtype_to_tensor_dtype(x.dtype), [None] * x.ndim) for name, x in pairs]
             return [helper.make_tensor_value_info(*each) for each in kinds]
@@ -327,8 +336,8 @@ class Graph:
         opset = helper.make_opsetid("", OPSET)
         model = helper.make_model(graph, opset_imports=[opset], ir_version=IR_VERSION, doc_string=doc)
         model.producer_name, model.producer_version = "enn-ppo", version
-        docs = {part: {x.name: self.docs[x.name] for x in of} for part, of in (("inputs", inputs), ("outputs", self.outputs))}
-        helper.set_model_props(model, {**metadata, **{part: json.dumps(of) for part, of in docs.items()}})
+        docs = [{each.name: self.docs[each.name] for each in of} for of in (inputs, self.outputs)]
+        helper.set_model_props(model, {**metadata, "inputs": json.dumps(docs[0]), "outputs": json.dumps(docs[1])})
         return model
 
 
@@ -352,13 +361,15 @@ def used(nodes: Sequence[onnx.NodeProto], outputs: Sequence[str]) -> tuple[list[
 # --- NumPy's functions
 
 
-def where(condition: Any, x: Any, y: Any) -> Tensor:
+def where(condition: Any, x: Any, y: Any) -> Rows:
+    """Elements of x where a condition holds, and of y elsewhere."""
     graph, (x, y) = graph_of(condition, x, y), promoted(x, y)
-    shape = broadcast(*(np.shape(each) if not isinstance(each, Tensor) else each.shape for each in (condition, x, y)))
+    shape = broadcast(condition.shape, x.shape, y.shape)
     return graph.node("Where", condition, x, y, dtype=x.dtype, shape=shape)
 
 
-def clip(x: Tensor, low: Any, high: Any) -> Tensor:
+def clip(x: Rows, low: Any, high: Any) -> Rows:
+    """Elements within bounds."""
     if np.ndim(low) or np.ndim(high):
         return np.minimum(np.maximum(x, low), high)
     return x.graph.node("Clip", x, *(np.array(each, x.dtype) for each in (low, high)), like=x)
@@ -369,38 +380,45 @@ def graph_of(*values: Any) -> Graph:
     return next(each.graph for each in values if isinstance(each, Tensor))
 
 
-def filled(x: Tensor, value: int) -> Tensor:
+def filled(x: Rows, value: int) -> Rows:
     """A number in the shape and type of a tensor."""
     shape = x.graph.node("Shape", x, dtype=np.int64, shape=[x.ndim])
     return x.graph.node("Expand", np.array(value, x.dtype), shape, like=x)
 
 
-def precisely(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+def remainder(x: Rows, y: float) -> Rows:
+    """x modulo y, from 0 on."""
+    return x - np.floor(x / y) * y if x.dtype.kind == "f" else x.graph.node("Mod", x, np.array(y, x.dtype), like=x)
+
+
+def precisely(function: Callable[..., Rows]) -> Callable[..., Rows]:
     """A function of float32 that is computed in float64, since ONNX has no operation for it that is exact near 0."""
 
-    def computed(*values: Any) -> Tensor:
+    def computed(*values: Any) -> Rows:
         values = tuple(promoted(*values))
         return function(*(each.astype(np.float64) for each in values)).astype(values[0].dtype)
 
     return computed
 
 
-def logaddexp(x: Any, y: Any) -> Tensor:
+def logaddexp(x: Any, y: Any) -> Rows:
+    """log(exp(x) + exp(y)), also of -inf."""
     largest = np.maximum(np.maximum(x, y), -1e300)  # not infinite
     return np.log(np.exp(x - largest) + np.exp(y - largest)) + largest
 
 
-def arctan2(y: Tensor, x: Tensor) -> Tensor:
+def arctan2(y: Rows, x: Rows) -> Rows:
+    """The angle of (x, y), -π to π; NaN of (0, 0)."""
     steep = np.abs(y) > np.abs(x)
     flat = np.arctan(y / x) + np.where(x < 0, np.where(y < 0, -np.pi, np.pi), 0.0).astype(x.dtype)
     return np.where(steep, np.where(y < 0, -np.pi / 2, np.pi / 2).astype(x.dtype) - np.arctan(x / y), flat)
 
 
 #: Functions of elements that are no operation of ONNX.
-COMPOSED: dict[str, Callable[..., Tensor]] = {
+COMPOSED: dict[str, Callable[..., Rows]] = {
     "square": lambda x: x * x,
     "not_equal": lambda x, y: ~(x == y),
-    "remainder": lambda x, y: x - np.floor(x / y) * y if x.dtype.kind == "f" else modulo(x, y),
+    "remainder": remainder,
     "log1p": precisely(lambda x: np.log(1 + x)),
     "expm1": precisely(lambda x: np.where(np.abs(x) < 1e-5, x + 0.5 * x * x, np.exp(x) - 1)),
     "logaddexp": precisely(logaddexp),
@@ -414,8 +432,3 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     np.ones_like: lambda x: filled(x, 1),
     np.size: lambda x, axis: x.length(axis),
 }
-
-
-def modulo(x: Tensor, y: int) -> Tensor:
-    return x.graph.node("Mod", x, np.array(y, x.dtype), like=x)
-

@@ -13,41 +13,46 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rogue_net.numpy import heads
+from rogue_net.numpy.network import Settings
 from rogue_net.numpy.reading import ACTORS
 
-from .graph import Rows, Tensor
+from .graph import Rows
+from .network import Network
 
 
 class Noise(NamedTuple):
     """What distributions of the NumPy runtime take for a generator: it returns an input."""
 
-    values: Tensor
+    values: Rows
 
-    def gumbel(self, size: Any) -> Tensor:
+    def gumbel(self, size: Any) -> Rows:
         return self.values
 
-    def standard_normal(self, size: Any, dtype: Any) -> Tensor:
+    def standard_normal(self, size: Any, dtype: Any) -> Rows:
         return self.values
 
 
-def log_softmax(logits: Rows, is_open: Rows) -> Tensor:
+def log_softmax(logits: Rows, is_open: Rows) -> Rows:
     """Log-probs of (A, C) logits; -inf for what is closed."""
-    shown = np.where(is_open, logits, -np.inf)
+    shown: Rows = np.where(is_open, logits, -np.inf)
     return shown.graph.node("LogSoftmax", shown, like=shown, axis=-1)
 
 
 class Choices(heads.Choices):
     def __init__(self, logits: Rows, is_open: Rows) -> None:
-        self.logits = self.log_probs = self.p = log_softmax(logits, is_open)
+        self.logits: Rows = log_softmax(logits, is_open)
+        self.log_probs = self.p = self.logits
 
     def log_prob(self, chosen: Rows) -> Rows:
-        return self.log_probs.at(chosen)
+        return self.logits.at(chosen)
 
 
 class Sets(heads.Sets):
     """`logits` (A, N) are log(p / (1 - p)) of each actee after those before it."""
 
-    def __init__(self, action: heads.Settings, logits: Rows, is_open: Rows) -> None:
+    z: Rows
+
+    def __init__(self, action: Settings, logits: Rows, is_open: Rows) -> None:
         self.z, self.p = np.where(is_open, logits, -np.inf).astype(np.float64), None
         graph, (num_actors, n), count = logits.graph, map(logits.length, (0, 1)), is_open.sum(1, keepdims=True)
         self.least, self.most = np.minimum(count, action.get("min", 0)), np.minimum(count, action.get("max", 2**62))
@@ -57,7 +62,7 @@ class Sets(heads.Sets):
             end = np.where((sizes >= self.least) & (sizes <= self.most), np.float64(0), np.float64(-np.inf))
             nothing = graph.full(np.float64(-np.inf), num_actors, 1)
 
-            def before(j: Tensor, after: Tensor) -> list[Tensor]:
+            def before(j: Rows, after: Rows) -> list[Rows]:
                 """W(j) of W(j + 1), both (A, N + 2), where j goes down; and W(j + 1)."""
                 z = self.z.T[(n - 1).squeeze(0) - j][:, None]
                 return [np.logaddexp(after, graph.concat([z + after[:, 1:], nothing], 1)), after]
@@ -75,7 +80,7 @@ class Sets(heads.Sets):
         if not self.has_limits:
             return (random < probability(self.z)).astype(np.int64)
 
-        def decide(j: Tensor, count: Tensor) -> list[Tensor]:
+        def decide(j: Rows, count: Rows) -> list[Rows]:
             after = self.log_w[1][(n - 1).squeeze(0) - j]
             logit = self.z[:, j] + after.at(count + 1) - after.at(count)
             is_in = (random[:, j] < probability(logit)).astype(np.int64)
@@ -89,7 +94,8 @@ class Sets(heads.Sets):
         return np.where(chosen > 0, self.z, 0).sum(1) - self.log_w[0]
 
 
-def probability(logits: Tensor) -> Tensor:
+def probability(logits: Rows) -> Rows:
+    """1 / (1 + exp(-x)), 0 and 1 for infinite x."""
     return 1 / (1 + np.exp(-logits))
 
 
@@ -101,7 +107,7 @@ class OrderedSets(heads.OrderedSets):
         (actors, n), zeros = map(is_open.length, (0, 1)), np.zeros_like(self.query)
         keys, share = self.keys * (1 / math.sqrt(self.keys.shape[0])), 1 / np.maximum(n, 1).astype(np.float32)
 
-        def pick(k: Tensor, *state: Tensor) -> list[Tensor]:
+        def pick(k: Rows, *state: Rows) -> list[Rows]:
             """The k-th pick: whether another one follows, and the state after it."""
             is_picking, places, log_prob, logits, left, first, last, sums = state
             query = self.query + first + last + sums * share
@@ -112,7 +118,7 @@ class OrderedSets(heads.OrderedSets):
             stops = ~still_open.any(1, keepdims=True) | (k >= action.get("min", 0))
             log_probs = log_softmax(query @ keys, graph.concat([still_open, stops], 1))
             noise = rng.values[:, np.minimum(k, (rng.values.length(1) - 1).squeeze(0))]
-            column = heads.drawn(log_probs, Noise(noise))
+            column: Rows = (log_probs + noise).argmax(1)
             log_prob = log_prob + np.where(is_picking, log_probs.at(column), 0)
             is_picking = is_picking & (column < n)
             places = np.where((column[:, None] == graph.arange(n)) & is_picking[:, None], k + 1, places)
@@ -134,15 +140,22 @@ class Heads(heads.Heads):
     """The heads of a network that writes itself into a graph."""
 
     choices, sets, ordered_sets = Choices, Sets, OrderedSets
+    net: Network
+    frame: Any
+    chosen: dict[str, Any]
+    tokens: Any
+    rows: Any
+    value: Any
+    after: Any
 
-    def decide(self, rng: Mapping[str, Tensor]) -> dict[str, Rows]:  # type: ignore[override]
+    def decide(self, rng: Mapping[str, Rows]) -> dict[str, Rows]:  # type: ignore[override]
         """Decide all actions with noise by action; returns the (A,) log-probs of each."""
         for name, offer in self.frame.offers.items():  # in the order of decisions
             made, noise = self.distribution(name), Noise(rng[name])
             self.made[name], self.chosen[name] = made, made.choose(noise)
             if ACTORS in self.actions[name]["after"]:  # all decide again, as often as there are actors after the first
 
-                def turn(_: Tensor, chosen: Tensor, name: str = name, noise: Noise = noise) -> list[Tensor]:
+                def turn(_: Rows, chosen: Rows, name: str = name, noise: Noise = noise) -> list[Rows]:
                     self.chosen[name] = chosen
                     return [self.distribution(name).choose(noise)]
 
@@ -187,8 +200,10 @@ class Heads(heads.Heads):
 
     def column(self, feature: str | None) -> Rows:
         """(E,) float64, a feature of each entity, its own or the frame's; 0 where there is none."""
-        parts: list[Tensor] = []
+        parts: list[Rows] = []
         for name, rows in self.rows.items():
             names = [each for each, _ in self.net.joined[name]]
-            parts.append(rows[:, names.index(feature)] if feature in names else self.net.graph.full(np.float32(0), rows.length()))
+            parts.append(
+                rows[:, names.index(feature)] if feature in names else self.net.graph.full(np.float32(0), rows.length())
+            )
         return self.net.graph.concat(parts).astype(np.float64)

@@ -13,21 +13,22 @@ from typing import Any
 import numpy as np
 
 from rogue_net.numpy import network
-from rogue_net.numpy.reading import GLOBAL, Array, Frame, Spaces
+from rogue_net.numpy.reading import GLOBAL, Array, Spaces
 
 from .graph import Graph, Rows, Tensor
 
 
-def gelu(x: Tensor) -> Tensor:
+def gelu(x: Rows) -> Rows:
+    """x Φ(x), where Φ is the standard normal distribution function."""
     return x.graph.node("Gelu", x, like=x)
 
 
-def distances(d: Tensor) -> Tensor:
+def distances(d: Rows) -> Rows:
     """(..., 1) lengths of (..., n) vectors."""
     return np.sqrt(np.square(d).sum(-1, keepdims=True))
 
 
-def turned(settings: network.Settings, d: Tensor, facing: Tensor) -> Tensor:
+def turned(settings: network.Settings, d: Rows, facing: Rows) -> Rows:
     """R(-φ) d of (..., 2) differences and (..., 2) cos φ and sin φ; d itself if the settings name no orientation."""
     if not settings["rotation_vec_features"] and settings["rotation_angle_feature"] is None:
         return d
@@ -42,7 +43,7 @@ class Network(network.Network):
         super().__init__(tensors, settings, spaces)
         self.graph = graph
 
-    def __call__(self, rows: Rows, frame: Frame, before: Rows) -> tuple[Rows, Rows, Rows]:
+    def __call__(self, rows: Rows, frame: Rows, before: Rows) -> tuple[Rows, Rows, Rows]:
         """(E, D) tokens, () value, and what is remembered: (M, 2) types and ids, (M, D) states."""
         tokens, after, num_blocks, sees, relative = self.embed(rows), before, self.settings["n_layer"], None, None
         if self.settings["relpos"]["kind"] != "none":
@@ -51,7 +52,9 @@ class Network(network.Network):
             sees = np.where(frame.visible | ~frame.visible[:, None], np.float32(0), np.float32(-np.inf))
         for k in range(max(1, num_blocks)):
             if num_blocks:
-                tokens = self.block(f"transformer.blocks.{k}", tokens, frame.visible if sees is None else sees, relative)
+                tokens = self.block(
+                    f"transformer.blocks.{k}", tokens, frame.visible if sees is None else sees, relative
+                )
             if k == 0 and self.remember:
                 tokens, after = self.memory(tokens, frame, before)
         mean, deviation = (self.take(f"value_head.{part}") for part in ("mean", "deviation"))
@@ -61,7 +64,7 @@ class Network(network.Network):
         value = tokens.sum(0, keepdims=True) @ weight.T / count + (bias + float(mean))
         return tokens, value.reshape(), after
 
-    def linear(self, name: str, x: Rows, outputs: int, scale: Any = np.float32(1)) -> Rows:
+    def linear(self, name: str, x: Rows, outputs: int, scale: Any = 1) -> Rows:
         """W x + b for each row of (..., inputs), times a scale of each output."""
         weight, bias = self.take(f"{name}.weight", outputs, x.shape[-1]), self.take(f"{name}.bias", outputs)
         weight, bias = (weight.T * scale).astype(np.float32), (bias * scale).astype(np.float32)
@@ -76,14 +79,13 @@ class Network(network.Network):
 
     def embed(self, rows: Rows) -> Rows:
         """(E, D) tokens."""
-        tokens: list[Tensor] = []
+        tokens: list[Rows] = []
         for k, (name, given) in enumerate(rows.items()):
             at, kinds = f"embedding.entities.{k}", [kind["type"] if kind else "" for _, kind in self.joined[name]]
             of = {t: [k for k, kind in enumerate(kinds) if kind == t] for t in ("", "Angle", "Flag", "Category")}
-            plain, angles, flags = (given[:, columns] if (columns := of[t]) else None for t in ("", "Angle", "Flag"))
-            parts = [self.running_norm(f"{at}.norm", plain)] if of[""] else []
-            parts += [np.cos(angles), np.sin(angles)] if of["Angle"] else []
-            parts += [flags] if of["Flag"] else []
+            parts: list[Rows] = [self.running_norm(f"{at}.norm", given[:, of[""]])] if of[""] else []
+            parts += [wave(given[:, of["Angle"]]) for wave in (np.cos, np.sin) if of["Angle"]]
+            parts += [given[:, of["Flag"]]] if of["Flag"] else []
             hidden = self.linear(f"{at}.project.0", self.graph.concat(parts, 1), self.width) if parts else np.float32(0)
             for number, column in enumerate(of["Category"]):
                 table = self.take(f"{at}.tables.{number}", self.joined[name][column][1]["num"], self.width)
@@ -119,19 +121,20 @@ class Network(network.Network):
 
     def pool(self, at: str, x: Rows, visible: Rows, relative: Any) -> Rows:
         """Pooling over the visible entities, and over all; `visible` is (E,) or (1,) bool."""
-        prepared, found = self.linear(f"{at}.pool.prepare", x, self.width), list[Tensor]()
+        prepared, found = self.linear(f"{at}.pool.prepare", x, self.width), list[Rows]()
         for some in (visible, visible | True):
             counted = some[:, None].expand(x.length(), 1)
             count = counted.sum(0, keepdims=True)
             total = np.where(counted, prepared, 0).sum(0, keepdims=True)
-            of_none = np.where(count > 0, np.float32(-np.inf), np.float32(0)).expand(1, self.width)
+            of_none: Rows = np.where(count > 0, np.float32(-np.inf), np.float32(0))
+            of_none = of_none.expand(1, self.width)
             largest = self.graph.concat([np.where(counted, prepared, -np.inf), of_none]).max(0, keepdims=True)
             parts = {"mean": total / np.maximum(count, 1).astype(np.float32), "max": largest}
             rows = self.graph.concat([part for name, part in parts.items() if name in self.settings["pooling"]], 1)
             found.append(self.linear(f"{at}.pool.project", rows, self.width))
         return np.where(visible[:, None], *found)
 
-    def memory(self, tokens: Rows, frame: Frame, before: Rows) -> tuple[Rows, Rows]:
+    def memory(self, tokens: Rows, frame: Rows, before: Rows) -> tuple[Rows, Rows]:
         """A minimal GRU along the type and id of each entity; an entity of which `frame.ids` is negative remembers nothing."""
         at, first = "transformer.memory", self.take("transformer.memory.first", len(self.features), self.width)
         numbers = {name: number if name in self.remember else -1 for number, name in enumerate(self.features)}
@@ -149,7 +152,7 @@ class Network(network.Network):
         tokens[places] += self.linear(f"{at}.out", self.layer_norm(f"{at}.norm_out", h), self.width)
         return tokens, (self.graph.concat([types[:, None], ids[:, None]], 1), h)
 
-    def by_type(self, numbers: Mapping[str, int], rows: Rows) -> Tensor:
+    def by_type(self, numbers: Mapping[str, int], rows: Rows) -> Rows:
         """(E,) int64, the number of each entity's type."""
         return self.graph.concat([self.graph.full(numbers[name], rows[name].length()) for name in rows])
 
@@ -164,7 +167,7 @@ class Network(network.Network):
         vector = vector / np.where(largest == 0, 1, largest)  # so that no square is too small or too large
         return np.where(largest == 0, np.array([1, 0], np.float32), vector / distances(vector))
 
-    def rows(self, frame: Frame) -> Rows:
+    def rows(self, frame: Rows) -> Rows:
         """(n, F) features by type: with translated positions, their lengths if `add_distance`, and the global features."""
         rows, move = dict[str, Any](frame.features), self.settings["translation"]
         if (name := self.reference) is not None:
@@ -205,10 +208,10 @@ class Network(network.Network):
         d = turned(settings, p[:, None] - p, facing[:, None])
         known = np.concatenate([d, distances(d)], -1)
         sizes = [2 * max(1, e) + 1 if settings["kind"] == "grid" else e for e in settings["extent"]]
-        count, tables, buckets = math.prod(sizes), list[Tensor](), self.buckets(known, sizes)
+        count, tables, buckets = math.prod(sizes), list[Rows](), list[Any](self.buckets(known, sizes))
         for part, blocks in ("key", 1), ("value", len(self.placed) if settings["per_entity_values"] else 1):
             table = self.graph.constant(self.take(f"{at}.{part}s", blocks * count, size))
-            total: Any = 0
+            total: Rows = 0
             for row, share in buckets:
                 found = table[row + of % blocks * count if blocks > 1 else row]
                 total = total + (share[..., None] * found if isinstance(share, Tensor) else found)

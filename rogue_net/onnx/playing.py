@@ -28,7 +28,9 @@ class Player:
         self.session = onnxruntime.InferenceSession(model.SerializeToString(), options, ["CPUExecutionProvider"])
         metadata = self.session.get_modelmeta().custom_metadata_map
         self.spaces, self._noise = Spaces(json.loads(metadata["spaces"])), json.loads(metadata["noise"])
-        self._inputs = {each.name for each in (*self.session.get_inputs(), *self.session.get_overridable_initializers())}
+        self._inputs = {
+            each.name for each in (*self.session.get_inputs(), *self.session.get_overridable_initializers())
+        }
         self._outputs = [each.name for each in self.session.get_outputs()]
         self._numbers, self._memory = dict[Hashable, int](), dict[str, Array]()
 
