@@ -212,7 +212,7 @@ def _palette(images: Sequence[Image.Image], size: int) -> Image.Image:
 
 
 def draw_curves(names: Sequence[str], folder: Path) -> None:
-    """Run the blocks of commands of the page that end by drawing curves, and keep the pictures in `COLOURS` colours.
+    """Run the blocks of commands of the page that end by drawing curves, and keep the pictures in 64 colours.
 
     Args:
         names: of pictures; none: all of the page.
@@ -234,7 +234,7 @@ def draw_curves(names: Sequence[str], folder: Path) -> None:
             _command(*training, "overwrite=true", cwd=runs)
         _command(*plot, cwd=runs)
         with Image.open(runs / f"{name[1]}.png") as picture:
-            shown = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+            shown = picture.convert("RGB").quantize(64, dither=Image.Dither.NONE)
         shown.save(folder / f"{name[1]}.png", optimize=True)
         print(folder / f"{name[1]}.png", flush=True)
 

@@ -14,7 +14,7 @@ class Symptoms:
     """Looks at a run when a fifth of it is done, for the one symptom that no learning run has: a policy that hardly moves.
 
     There are no warnings of entropy and explained variance near 0, or of large KL divergences: runs that have solved their world,
-    or are about to, have them as well.
+    or are about to, have them as well. A KL divergence of exactly 0 means that nothing was rewarded yet.
 
     Args:
         is_new: whether the run was not resumed. A resumed policy may have learned before.
@@ -31,7 +31,7 @@ class Symptoms:
         if not self._is_watching or progress < LOOK_AT:
             return None
         self._is_watching = False
-        if self._largest >= LEAST_MOVE:
+        if not 0 < self._largest < LEAST_MOVE:
             return None
         return (
             f"approx_kl was at most {self._largest:.2g} so far: the policy hardly moves; take a larger optim.lr, more "
