@@ -134,6 +134,13 @@ def test_pictures_capture_the_dashboard(tmp_path: Path) -> None:
     assert "MineSweeper" in (tmp_path / "dashboard.svg").read_text()
 
 
+def test_pictures_draw_the_curves_of_a_page(tmp_path: Path) -> None:
+    said = script("pictures.py", "curves", "value_loss", "--folder", tmp_path, cwd=tmp_path)
+    assert said == f"{tmp_path / 'value_loss.png'}\n"
+    with Image.open(tmp_path / "value_loss.png") as picture:
+        assert picture.mode == "P" and picture.width == 960
+
+
 def test_every_world_has_a_picture_that_moves_and_is_small() -> None:
     for world in list_envs():
         file = ROOT / "docs" / "images" / "worlds" / f"{world}.gif"

@@ -26,6 +26,7 @@ from enn_ppo.training.policy_states import PolicyStates
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.tracking.metrics import Played, merge_played, summarize
+from enn_ppo.training.tracking.symptoms import PAGE
 from entity_gym.actions import ActionSpace
 from rogue_net import ObsBatch
 from rogue_net.kernels.select import say_once
@@ -183,7 +184,9 @@ class Learner:
             advice = "make the environment's rewards larger"
             if is_large:
                 advice = f"value_loss is {error:,.0f}; take ppo.normalize=returns ppo.clip_value=false"
-            log.warning("ppo.normalize=%s learns badly from rewards of up to %.3g: %s", normalize, largest, advice)
+            log.warning(
+                "ppo.normalize=%s learns badly from rewards of up to %.3g: %s: %s", normalize, largest, advice, PAGE
+            )
 
     def learning(self, rollout: Rollout, scheduled: UpdateSettings) -> Callable[[], Learned]:
         """Begin an update; the returned function does it. Remote learners train in parallel until it is called."""
@@ -235,8 +238,9 @@ class Learner:
         ]
         if large:
             log.warning(
-                "features of %s exceed 2^24, from which on float32 cannot tell x from x + 1: subtract an offset",
+                "features of %s exceed 2^24, from which on float32 cannot tell x from x + 1: subtract an offset: %s",
                 ", ".join(large),
+                PAGE,
             )
 
     def state(self) -> LearnerState:
