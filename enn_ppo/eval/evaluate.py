@@ -153,7 +153,7 @@ def evaluate_checkpoint(
         policies = {}
         for number, (each, its) in enumerate(checkpoints.items()):
             generator = torch.Generator(device).manual_seed(policy_seed(config.seed, number))
-            how = {"greedy": bool(config.greedy), "temperature": config.temperature}
+            how: dict[str, Any] = {"greedy": bool(config.greedy), "temperature": config.temperature}
             policies[each] = fit(its, *spaces, bound.config.id, generator, **how)
         own, recorder, shown = policies[name].fitted, None, None
         if record:
