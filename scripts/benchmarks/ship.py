@@ -105,6 +105,10 @@ def all_programs(folder: Path, world: str, width: int) -> tuple[dict[str, Progra
     numpy = Policy.load(file)
     programs["NumPy"] = called(lambda frames: numpy.act(frames, greedy=True), drawn.observations)
     missing = []
+    try:
+        programs["ONNX"] = onnx_program(file, drawn.observations)
+    except ImportError as error:
+        missing.append(f"ONNX: {error}")
     if NODE is None:
         missing.append("JavaScript: needs Node")
     else:
@@ -126,6 +130,21 @@ def called(act: Callable[[Any], object], observations: Sequence[Any]) -> Program
         return (time.perf_counter() - start) / calls
 
     return run
+
+
+def onnx_program(file: Path, observations: Sequence[Any]) -> Program:
+    """A model in onnxruntime, from arrays to arrays."""
+    from rogue_net.onnx import policy_model
+    from rogue_net.onnx.playing import Player
+
+    player = Player(policy_model(file))
+    outputs = [each.name for each in player.session.get_outputs()]
+
+    def act(frames: Sequence[Any]) -> None:
+        for frame in frames:
+            player.session.run(outputs, frame)
+
+    return called(act, [player.feeds(each) for each in observations])
 
 
 def node_program(folder: Path, file: Path, drawn: Drawn) -> Program:

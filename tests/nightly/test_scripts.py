@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -59,7 +60,8 @@ def test_bench_policy_compares_compiled_programs_with_modules(tmp_path: Path) ->
 def test_bench_ship_plays_a_policy_in_every_program(tmp_path: Path) -> None:
     found = measured(tmp_path, "ship", "--world", "Xor", "--widths", 32, "--frames", 2, "--rounds", 1)
     missing = {name for name, command in (("JavaScript", "node"), ("C", "cc")) if shutil.which(command) is None}
-    assert {row["name"] for row in found} == {"modules", "compiled", "NumPy", "JavaScript", "C"} - missing
+    missing |= {"ONNX"} - ({"ONNX"} if importlib.util.find_spec("onnxruntime") else set())
+    assert {row["name"] for row in found} == {"modules", "compiled", "NumPy", "ONNX", "JavaScript", "C"} - missing
 
 
 def test_gpu_checks_compare_and_train_on_the_cpu_and_say_that_there_is_no_gpu() -> None:
