@@ -84,7 +84,7 @@ def gae(
         truncated: (T, N) bool, the episode was cut after step t. Never true together with `terminated`.
         final_values: (T, N), V of the episode's final observation where `truncated`, ignored elsewhere.
         last_values: (N,), V of the observation after the last step.
-        gamma: discount in [0, 1].
+        gamma: discount in [-1, 1]; negative where two opponents act in turn, so that V_{t+1} is the value to the other one.
         gae_lambda: λ in [0, 1]; 0 gives the one-step error, 1 the discounted returns minus V, with a bootstrap value where the
             rollout or a time limit cuts the episode.
 

@@ -77,6 +77,9 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
     video = Video(Path(config.render), NUM_FILMED) if config.render else None
     record = Path(config.record) if config.record else None
     result = evaluate_checkpoint(checkpoint, config, env, device, video=video, record=record)
+    if result.greedy:
+        sampled = evaluate_checkpoint(checkpoint, replace(config, greedy=False), env, device)
+        result = replace(result, notes=result.notes + _compare(result, sampled))
     if config.output:
         world = checkpoint.config["env"]
         report = {name: vars(estimate) for name, estimate in result.estimates.items()} | {
@@ -85,6 +88,7 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
             "env_kwargs": {**world.get("kwargs", {}), **config.env_kwargs},
             "seed": config.seed,
             "greedy": result.greedy,
+            "temperature": config.temperature,
             "best_of": config.best_of,
             "opponent": config.opponent,
         }
@@ -94,6 +98,17 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
         except OSError as error:
             raise ValueError(f"output {config.output} cannot be written: {error}") from error
     return result
+
+
+def _compare(likeliest: EvalResult, sampled: EvalResult) -> list[str]:
+    """Say that the likeliest actions score less than sampled ones, if their confidence intervals do not meet."""
+    a, b = (each.estimates["episodic_reward"] for each in (likeliest, sampled))
+    if a.ci95 is None or b.ci95 is None or a.mean + a.ci95 >= b.mean - b.ci95:
+        return []
+    return [
+        f"the likeliest actions score {a.mean:.4g} and sampled ones {b.mean:.4g}: play may run in a circle; take "
+        "greedy=false, or a temperature between 0 and 1"
+    ]
 
 
 def evaluate_checkpoint(
@@ -115,7 +130,8 @@ def evaluate_checkpoint(
         ValueError: a setting or the environment is invalid, an episode does not end, or a file cannot be written.
     """
     run = saved_config(checkpoint)
-    greedy = run.eval.greedy and config.best_of == 1 if config.greedy is None else config.greedy
+    samples = config.best_of > 1 or config.temperature != 1
+    greedy = run.eval.greedy and not samples if config.greedy is None else config.greedy
     config = replace(config, greedy=bool(greedy))
     bound = bind_evaluation(run.env, config, env)
     name, checkpoints, cast = "", {"": checkpoint}, None
@@ -137,7 +153,8 @@ def evaluate_checkpoint(
         policies = {}
         for number, (each, its) in enumerate(checkpoints.items()):
             generator = torch.Generator(device).manual_seed(policy_seed(config.seed, number))
-            policies[each] = fit(its, *spaces, bound.config.id, generator, greedy=bool(config.greedy))
+            how: dict[str, Any] = {"greedy": bool(config.greedy), "temperature": config.temperature}
+            policies[each] = fit(its, *spaces, bound.config.id, generator, **how)
         own, recorder, shown = policies[name].fitted, None, None
         if record:
             recorder = Recorder(record, own.net.obs_space, own.net.action_space)

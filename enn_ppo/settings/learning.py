@@ -53,8 +53,9 @@ class OptimConfig:
 class PPOConfig:
     """Proximal policy optimization."""
 
-    gamma: Annotated[Scheduled, ScheduleRange(0, 1)] = 0.99
-    """Discount per environment step, or a schedule."""
+    gamma: Annotated[Scheduled, ScheduleRange(-1, 1)] = 0.99
+    """Discount per environment step, or a schedule. Negative where one policy plays two opponents in turn and sees what the
+    player whose turn it is sees (ConnectFour, `opponent` 5): what follows then counts with the opposite sign."""
     gae_lambda: Annotated[Scheduled, ScheduleRange(0, 1)] = 0.95
     """λ of generalized advantage estimation, or a schedule. 0 is the one-step error, 1 sums rewards to the rollout's end."""
     clip: Annotated[Scheduled, ScheduleRange(0, 1, open_low=True, open_high=True)] = 0.2

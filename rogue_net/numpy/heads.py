@@ -146,6 +146,8 @@ class OrderedSets:
 class Heads:
     """A frame on its way through a network, `made` distributions, and what was `chosen`, by action."""
 
+    choices, sets, ordered_sets = Choices, Sets, OrderedSets
+
     def __init__(self, net: Network, frame: Frame, before: Memories) -> None:
         self.net, self.frame, self.actions, self.rows = net, frame, net.spaces.actions, net.rows(frame)
         self.tokens, self.value, self.after = net(self.rows, frame, before)
@@ -175,24 +177,24 @@ class Heads:
         if action["type"] == "ContinuousActionSpace":
             return Numbers(action, net.linear(f"{at}.project", actors, n), net.take(f"{at}.log_std", n))
         if not action["selects"]:
-            return Choices(net.linear(f"{at}.project", actors, n), is_open)
+            return self.choices(net.linear(f"{at}.project", actors, n), is_open)
         query, keys = net.linear(f"{at}.query", actors, size), net.linear(f"{at}.key", actees, size)
         if action.get("ordered"):
             budgets, costs = (self.column(action.get(feature)) for feature in ("budget", "cost"))  # 0 without them
             keys, costs = np.concatenate([keys, net.take(f"{at}.stop", 1, size)]).T, costs[offer.actees]
             picked, budgets = net.linear(f"{at}.picked", actees, 3 * size), budgets[offer.actors, None]
             of_left = (lambda share: net.linear(f"{at}.left", share, size)) if "budget" in action else lambda share: 0
-            return OrderedSets(action, is_open, query, keys, picked, budgets, costs, of_left)
+            return self.ordered_sets(action, is_open, query, keys, picked, budgets, costs, of_left)
         query = query / math.sqrt(size)
         logits = query @ keys.T
         if action["type"] == "SelectEntitiesActionSpace":
-            return Sets(action, logits, is_open)
+            return self.sets(action, logits, is_open)
         if name in self.chosen:  # in turn: w · x + b for each time that an actor before has selected the entity
             logits = logits + net.linear(f"{at}.taken", actors, 1) * summed_before(self.selected(name))
         nobody, may = query[:, :1] * 0, ~is_open.any(1, keepdims=True)
         if action.get("nobody"):
             nobody, may = query @ net.take(f"{at}.nobody", 1, size).T, np.ones_like(may)
-        return Choices(np.concatenate([logits, nobody], 1), np.concatenate([is_open, may], 1))
+        return self.choices(np.concatenate([logits, nobody], 1), np.concatenate([is_open, may], 1))
 
     def messages(self, name: str) -> Array:
         """(E, D) sums of what the tokens hear of earlier choices, before an action is decided."""
@@ -201,7 +203,7 @@ class Heads:
             if earlier in self.chosen:
                 offer, told, action = self.frame.offers[earlier], self.told(earlier), self.actions[earlier]
                 if action["is_global"] or self.actions[name]["is_global"]:
-                    heard += told.sum(0) / max(1, len(told))
+                    heard += told.sum(0) / np.maximum(1, np.size(told, 0))
                 else:
                     heard[offer.actors] += told
                     if action["selects"]:  # the selected entities hear who has selected them

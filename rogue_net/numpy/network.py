@@ -238,7 +238,7 @@ class Network:
             axes.append(np.where(distance == 0, 0, turn - np.floor(turn)) * extent[0])
         if kind in ("distance", "polar"):  # the last one is open
             axes.append(np.minimum(distance / scale, extent[-1] - 1))
-        found = [(np.zeros(distance.shape, np.intp), np.ones_like(distance))]
+        found: list[Any] = [(0, np.float32(1))]
         for axis, (at, size) in enumerate(zip(axes, sizes, strict=True)):  # the first one runs fastest
             low, before, is_circle, found = np.floor(at), found, axis == 0 and kind in ("radial", "polar"), []
             ends = [(low, 1 - (at - low)), (low + 1, at - low)]

@@ -49,6 +49,12 @@ def test_lambda_zero_is_the_one_step_error() -> None:
     assert run(gae_lambda=0.0).advantages.flatten().tolist() == [1 + 5 - 0, 2 + 10 - 10, 4 + 4 - 20]
 
 
+def test_with_a_negative_discount_the_next_value_is_that_of_the_other_player() -> None:
+    # returns: 4 - 8 = -4, then 2 - (-4) = 6, then 1 - 6 = -5; one step: 1 - 10 - 0, 2 - 20 - 10, 4 - 8 - 20
+    assert run(gamma=-1.0).returns.flatten().tolist() == [-5.0, 6.0, -4.0]
+    assert run(gamma=-1.0, gae_lambda=0.0).advantages.flatten().tolist() == [-9.0, -28.0, -24.0]
+
+
 def test_an_episode_cannot_end_in_two_ways() -> None:
     with pytest.raises(ValueError, match="step 1 of environment 0 is both"):
         run(terminated=at(1), truncated=at(1))

@@ -20,7 +20,7 @@ from enn_ppo.eval.episodes import Estimate, best_episodes, summarize
 from enn_ppo.settings.command_line.cli import run_eval
 from enn_ppo.settings.config import TrainEvalConfig
 from enn_ppo.training.recording import read_all
-from entity_gym import Entity, Observation, ObsSpace
+from entity_gym import Action, CategoricalAction, CategoricalActionMask, Entity, Observation, ObsSpace
 from entity_gym.pools.episodes import Episode
 from tests.enn_ppo.recordings import episodes_of
 from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
@@ -42,6 +42,23 @@ class Endless(Clock):
         if self.short == 1 and self.episodes > 10:
             self.short = self.long = 10**9
         return super().reset()
+
+
+class Both(Clock):
+    """Ends with a reward of 1 when both choices have been made, or without one after twenty steps. It looks always the same."""
+
+    def reset(self) -> Observation:
+        self.made, self.steps = set[int](), 0
+        return Observation(features={"Hand": [[0]]}, ids={"Hand": ["hand"]}, actions={"Wait": CategoricalActionMask()})
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        wait = actions["Wait"]
+        assert isinstance(wait, CategoricalAction)
+        made, steps = self.made | {*map(int, wait.actions)}, self.steps + 1
+        has_both, shown = len(made) == 2, self.reset()
+        self.made, self.steps = made, steps
+        is_over = has_both or steps == 20
+        return replace(shown, reward=float(has_both), done=is_over, truncated=is_over and not has_both)
 
 
 @pytest.fixture(scope="module")
@@ -130,6 +147,34 @@ def test_greedy_takes_the_likeliest_choice_and_otherwise_choices_are_drawn(clock
         asked = EvalConfig(checkpoint=clock, episodes=60, greedy=greedy, record=str(record), env_kwargs=same_picture)
         evaluate(asked, env=Clock)
         assert len(read_all(record).actions["Wait"].values.unique()) == (1 if greedy else 2)
+
+
+def test_a_low_temperature_chooses_as_greedy_play_does_and_a_high_one_at_random(clock: str, tmp_path: Path) -> None:
+    shares = {}
+    for temperature in (0.001, 1000.0):
+        record = tmp_path / str(temperature)
+        settings = {"checkpoint": clock, "episodes": 400, "env_kwargs": {"short": 1, "long": 1}}
+        evaluate(EvalConfig(temperature=temperature, record=str(record), **settings), env=Clock)
+        shares[temperature] = float(read_all(record).actions["Wait"].values.float().mean())
+    assert shares[0.001] in (0, 1) and 0.4 < shares[1000.0] < 0.6
+    with pytest.raises(ValueError, match=r"^temperature=0.5 is for sampled actions; leave out greedy=true"):
+        EvalConfig(checkpoint="a", greedy=True, temperature=0.5)
+
+
+def test_the_command_says_when_the_likeliest_actions_score_less_than_sampled_ones(clock: str, tmp_path: Path) -> None:
+    """A policy that hardly prefers one of two choices, and always takes it when it is greedy."""
+    train(
+        tiny_config(tmp_path / "a", env=EnvConfig(), total_timesteps=32, optim=OptimConfig(lr=1e-9, batch_size=32)),
+        env=Both,
+    )
+    told = [
+        evaluate(EvalConfig(checkpoint=str(tmp_path / "a"), episodes=50, greedy=greedy), env=Both)
+        for greedy in (True, False)
+    ]
+    assert [each.estimates["episodic_reward"].mean for each in told] == [0, pytest.approx(1, abs=0.1)]
+    assert [len(each.notes) for each in told] == [1, 0]
+    assert str(told[0]).startswith("the likeliest actions score 0 and sampled ones 1: play may run in a circle")
+    assert not evaluate(EvalConfig(checkpoint=clock, episodes=50, greedy=True), env=Clock).notes  # both score alike
 
 
 def test_the_environment_may_have_other_arguments_than_in_training(clock: str) -> None:

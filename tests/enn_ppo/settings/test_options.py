@@ -93,7 +93,7 @@ def ends(option: Option) -> tuple[list[float], list[float]]:
     open_low, open_high = text.startswith(("greater", "in (")), text.endswith(")")
     if found := re.match(r"(?:at least|greater than) ([\d.]+)", text):
         low = float(found[1])
-    if found := re.match(r"in [\[(](\d+), (\d+)[\])]", text):
+    if found := re.match(r"in [\[(](-?\d+), (\d+)[\])]", text):
         low, high = float(found[1]), float(found[2])
     allowed = [low + step * open_low, high - step * open_high]
     refused = [low - step * (not open_low), high + step * (not open_high)]
