@@ -84,7 +84,7 @@ def gae(
         truncated: (T, N) bool, the episode was cut after step t. Never true together with `terminated`.
         final_values: (T, N), V of the episode's final observation where `truncated`, ignored elsewhere.
         last_values: (N,), V of the observation after the last step.
-        gamma: discount in [0, 1].
+        gamma: discount in [-1, 1]; negative where two opponents act in turn, so that V_{t+1} is the value to the other one.
         gae_lambda: λ in [0, 1]; 0 gives the one-step error, 1 the discounted returns minus V, with a bootstrap value where the
             rollout or a time limit cuts the episode.
 
@@ -96,6 +96,31 @@ def gae(
     decay = gamma * gae_lambda * (~(terminated | truncated)).to(rewards.dtype)
     advantages = sum_backwards(deltas, decay)
     return Advantages(advantages, advantages + values)
+
+
+def against_group(numbers: Tensor, instances: Tensor, steps: Tensor, *, alone: Tensor) -> Tensor:
+    """Advantages against a group, whose members play the same episodes.
+
+        A = x - mean of x over the other frames of the same step of the same episode
+
+    The baseline depends on other members' actions alone, so that the policy gradient stays unbiased. Where all G members are
+    there, A is G / (G - 1) times the advantage against the mean of all.
+    Source: for returns x, Kool et al. 2019 (openreview.net/forum?id=r1lgTGL5DE) and Kwon et al. 2020 (arXiv 2010.16011). With
+    advantages x = R - V the baseline is V plus the error that V makes on the other members.
+
+    Args:
+        numbers: (T, N) x, returns or advantages.
+        instances: (T, N) int64, equal where members play the same episode.
+        steps: (T, N) int64, step of the episode.
+        alone: (T, N), the advantages where there is no other frame.
+    """
+    places = torch.stack([instances.flatten(), steps.flatten()])
+    _, place, counts = torch.unique(places, dim=1, return_inverse=True, return_counts=True)
+    own = numbers.flatten().double()
+    sums = own.new_zeros(len(counts)).index_add_(0, place, own)
+    num_others = counts[place] - 1
+    advantages = own - (sums[place] - own) / num_others.clamp(min=1)
+    return torch.where(num_others > 0, advantages.to(alone.dtype), alone.flatten()).view_as(alone)
 
 
 def next_values(

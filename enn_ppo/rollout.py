@@ -21,7 +21,7 @@ from enn_ppo.training.learning.actor_critic import ActingNet
 from enn_ppo.training.players import Cast
 from enn_ppo.training.policy_states import PolicyStates, rows_of
 from enn_ppo.training.watchdog import Watchdog
-from entity_gym.batch.vec_obs import TARGET, Metric, VecAction, VecObs
+from entity_gym.batch.vec_obs import INSTANCE, TARGET, Metric, VecAction, VecObs
 from entity_gym.pools.episodes import Episode, EpisodeTracker
 from entity_gym.pools.players import Seating
 from entity_gym.pools.vec_env import EnvInfo, VecEnv
@@ -253,15 +253,17 @@ class Trajectory:
         def on_host(name: str, steps: Sequence[VecObs]) -> Tensor:
             return torch.cat([torch.from_numpy(getattr(obs, name)) for obs in steps])
 
-        targets = [name for name in before[0].arrays if name.startswith(TARGET)]
+        told = [name for name in before[0].arrays if name == INSTANCE or name.startswith(TARGET)]
         host = [
             on_host("elapsed_step", before),
             *(on_host(name, after) for name in ("reward", "done", "truncated")),
             self.env_id.repeat(len(results)),
-            *(torch.cat([torch.from_numpy(obs.arrays[name]) for obs in before]) for name in targets),
+            *(torch.cat([torch.from_numpy(obs.arrays[name]) for obs in before]) for name in told),
         ]
         there = host if device.type == "cpu" else to_device(host, device)
-        step, rewards, done, truncated, env_id, *told = there
+        step, rewards, done, truncated, env_id, *rest = there
+        arrays = dict(zip(told, rest, strict=True))
+        instance = arrays.pop(INSTANCE, None)
         cat = Cat()
 
         def of_results(columns: Sequence[Any]) -> Any:
@@ -274,7 +276,8 @@ class Trajectory:
             actions=of_results([result.actions for result in results]),
             log_probs=of_results([result.log_probs for result in results]),
             state=of_results(self._before()),
-            targets={name.removeprefix(TARGET): each for name, each in zip(targets, told, strict=True)} or None,
+            instance=instance,
+            targets={name.removeprefix(TARGET): each for name, each in arrays.items()} or None,
             values=of_results([result.values for result in results]),
             rewards=rewards,
             terminated=done & ~truncated,

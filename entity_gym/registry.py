@@ -54,6 +54,7 @@ _registered: dict[str, Registered] = {
         "CartPole-v0": "cart_pole:CartPoleV0",
         "CartPole-v1": "cart_pole:CartPole",
         "CherryPick": "cherry_pick:CherryPick",
+        "ConnectFour": "connect_four:ConnectFour",
         "Corridor": "corridor:Corridor",
         "Count": "toys:Count",
         "FloorIsLava": "toys:FloorIsLava",

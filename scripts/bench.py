@@ -4,6 +4,7 @@ python scripts/bench.py train --threads 1        # steps per second of training,
 python scripts/bench.py env                      # steps per second of the environments
 python scripts/bench.py policy                   # acting and learning by size, width and backend
 python scripts/bench.py distributed              # one process, Ray and torchrun
+python scripts/bench.py ship                     # a policy that acts: in torch, NumPy, ONNX, JavaScript, C
 python scripts/bench.py worlds                   # worlds of others, beside Stable-Baselines3 and scripts
 """
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 import importlib
 import sys
 
-BENCHMARKS = ("train", "env", "policy", "distributed", "worlds")
+BENCHMARKS = ("train", "env", "policy", "distributed", "ship", "worlds")
 
 
 def main() -> int | None:

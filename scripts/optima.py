@@ -2,6 +2,7 @@
 
 python scripts/optima.py out/run                                   # 1,000 instances like those of training
 python scripts/optima.py out/run min_items=100 max_items=100 capacity=25.0    # of another size
+python scripts/optima.py out/run --best-of 16                      # and the best of 16 sampled solutions
 python scripts/optima.py Route                                     # without a policy
 
 The policy takes its most likely actions. The optimum of Knapsack is exact (branch and bound); that of Route is the best of
@@ -13,6 +14,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from bisect import bisect_right
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +119,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("run", help="run directory, or a world")
     parser.add_argument("parameters", nargs="*", help="of the world, in place of the run's, such as max_items=100")
     parser.add_argument("--instances", type=int, default=1000)
+    parser.add_argument(
+        "--best-of", type=int, default=1, help="also the best of so many sampled solutions, and their mean"
+    )
     given = parser.parse_args(arguments)
     changed = {name: yaml.safe_load(value) for name, _, value in (each.partition("=") for each in given.parameters)}
     config = Path(given.run) / "config.yaml"
@@ -126,6 +131,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         sizes = {"episodes": given.instances, "num_envs": given.instances}  # so that each plays its first instance
         how = EvalConfig(checkpoint=given.run, seed=SEED, greedy=True, env_kwargs=changed, **sizes)
         scores["policy"] = evaluate(how).estimates["episodic_reward"].mean
+        if given.best_of > 1:
+            sampled = evaluate(replace(how, greedy=False, best_of=given.best_of)).estimates
+            scores[f"best of {given.best_of}"] = sampled["episodic_reward"].mean
+            scores["mean of these"] = sampled["episodic_reward_mean"].mean
     best = next(iter(scores.values()))
     for name, score in scores.items():
         print(f"{score:9.4f}  {score / best:8.2%}  {name}")

@@ -1,4 +1,4 @@
-"""Make the pictures of the docs: films of worlds, photographs of pages of replays, and the dashboard.
+"""Make the pictures of the docs: films of worlds, photographs of pages of replays, the dashboard, and curves.
 
 python scripts/pictures.py films                              # docs/images/worlds/<World>.gif, of all worlds without one
 python scripts/pictures.py films Xor Minefield                # of these, also where a film exists
@@ -6,10 +6,12 @@ python scripts/pictures.py films MultiSnake --checkpoint out/snake    # by an ex
 python scripts/pictures.py pages                              # docs/images/replays/<Name>.png, by a headless Chromium
 python scripts/pictures.py pages Gold out/replay.html#episode=2       # of these, and of another page
 python scripts/pictures.py dashboard                          # docs/images/dashboard.svg, of a training in tmux
+python scripts/pictures.py curves                             # docs/images/symptoms/<name>.png, of docs/when_it_does_not_learn.md
+python scripts/pictures.py curves waiting                     # of the commands that write waiting.png
 
 Trains each policy for at most `--seconds`, with one thread, in outputs/gallery/<Name>; an existing policy is used again.
 Each film is written with the policy's score in 100 episodes. The moments of photographs are chosen by eye: look at them again
-after another training.
+after another training. Curves are those of the page's own commands, which take ten minutes in all.
 """
 
 from __future__ import annotations
@@ -42,6 +44,8 @@ from entity_gym.registry import list_envs
 ROOT = Path(__file__).resolve().parents[1]
 PICTURES = ROOT / "docs" / "images" / "worlds"
 PAGES = ROOT / "docs" / "images" / "replays"
+CURVES = ROOT / "docs" / "images" / "symptoms"
+PAGE_OF_CURVES = ROOT / "docs" / "when_it_does_not_learn.md"
 RUNS = Path("outputs/gallery")
 EVAL_SEED = 7_000_000
 MOST_STEPS, COLOURS = 70, 16  # of a picture
@@ -207,6 +211,34 @@ def _palette(images: Sequence[Image.Image], size: int) -> Image.Image:
     return palette
 
 
+def draw_curves(names: Sequence[str], folder: Path) -> None:
+    """Run the blocks of commands of the page that end by drawing curves, and keep the pictures in 64 colours.
+
+    Args:
+        names: of pictures; none: all of the page.
+        folder: for the pictures.
+
+    Raises:
+        RuntimeError: a command failed.
+    """
+    page = PAGE_OF_CURVES.read_text("utf-8").replace("\\\n", "")
+    runs = RUNS / "curves"
+    for made in (runs, folder):
+        made.mkdir(parents=True, exist_ok=True)
+    for block in re.findall(r"^```sh\n(.*?)^```$", page, re.DOTALL | re.MULTILINE):
+        name = re.search(r"output=(\w+)\.png$", block.strip())
+        if name is None or (names and name[1] not in names):
+            continue
+        *trainings, plot = [shlex.split(line)[2:] for line in block.strip().splitlines()]
+        for training in trainings:
+            _command(*training, "overwrite=true", cwd=runs)
+        _command(*plot, cwd=runs)
+        with Image.open(runs / f"{name[1]}.png") as picture:
+            shown = picture.convert("RGB").quantize(64, dither=Image.Dither.NONE)
+        shown.save(folder / f"{name[1]}.png", optimize=True)
+        print(folder / f"{name[1]}.png", flush=True)
+
+
 def _trained(name: str, settings: Sequence[str], seconds: int, modules: str = "") -> Path:
     """The run directory of a policy, which is trained if it is not there."""
     run = RUNS / name
@@ -216,12 +248,12 @@ def _trained(name: str, settings: Sequence[str], seconds: int, modules: str = ""
     return run
 
 
-def _command(module: str, *arguments: str, modules: str = "") -> str:
-    """Run a command, which also finds modules of the folder `modules`, and return its output."""
+def _command(module: str, *arguments: str, modules: str = "", cwd: Path | None = None) -> str:
+    """Run a command, which also finds modules of the folder `modules`, in the folder `cwd`, and return its output."""
     path = os.pathsep.join(filter(None, [str(ROOT), modules]))
     environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE"}
     command = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
+    done = subprocess.run(command, env=environment, cwd=cwd, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     if done.returncode:
         tail = "\n".join((done.stdout + done.stderr).splitlines()[-10:])
         raise RuntimeError(f"{' '.join(command)} ended with {done.returncode}:\n{tail}")
@@ -268,6 +300,8 @@ def main() -> int:
             print(make_picture(world, given.checkpoint, given.seconds, given.folder), flush=True)
     elif given.what == "pages":
         photograph(given.names or list(MOMENTS), given.seconds, given.folder)
+    elif given.what == "curves":
+        draw_curves(given.names, given.folder)
     else:
         given.output.write_text(to_svg(capture(given.columns, given.rows, 0.6), given.columns), encoding="utf-8")
         print(f"wrote {given.output}")
@@ -285,6 +319,9 @@ def _arguments() -> Namespace:
     for kind, folder in ((films, PICTURES), (pages, PAGES)):
         kind.add_argument("--folder", type=Path, default=folder, help="for the pictures")
         kind.add_argument("--seconds", type=int, default=300, help="of training for each policy (300)")
+    drawn = kinds.add_parser("curves", help=f"curves of {PAGE_OF_CURVES.name}")
+    drawn.add_argument("names", nargs="*", metavar="NAME", help="of pictures (all)")
+    drawn.add_argument("--folder", type=Path, default=CURVES, help="for the pictures")
     dashboard = kinds.add_parser("dashboard", help="the dashboard of a training")
     dashboard.add_argument("--columns", type=int, default=90)
     dashboard.add_argument("--rows", type=int, default=16)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from numbers import Real
+from operator import attrgetter
 from statistics import fmean, stdev
 
 import numpy as np
@@ -174,6 +176,25 @@ def summarize(episodes: Sequence[Episode]) -> dict[str, Estimate]:
             if isinstance(value, Real) and not math.isnan(value) and name not in _COUNTED_FROM_OUTSIDE:
                 values.setdefault(name, []).append(float(value))
     return {name: _estimate(numbers) for name, numbers in values.items()}
+
+
+def best_episodes(episodes: Sequence[Episode], tries: int) -> tuple[list[Episode], dict[str, Estimate]]:
+    """Return the episode with the most reward of each group, and an estimate of the mean reward of all, if there are several.
+
+    Args:
+        episodes: of environments in groups of `tries`, which have played equally many.
+        tries: at least 1.
+    """
+    if tries == 1:
+        return list(episodes), {}
+    groups: dict[tuple[int, int], list[Episode]] = {}
+    played: Counter[int] = Counter()
+    for episode in episodes:
+        groups.setdefault((played[episode.env_id], episode.env_id // tries), []).append(episode)
+        played[episode.env_id] += 1
+    best = [max(each, key=attrgetter("reward")) for each in groups.values()]
+    means = [fmean(episode.reward for episode in each) for each in groups.values()]
+    return best, {"episodic_reward_mean": _estimate(means)}
 
 
 def _estimate(values: Sequence[float]) -> Estimate:

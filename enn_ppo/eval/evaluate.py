@@ -18,7 +18,7 @@ import torch
 
 from enn_ppo.checkpoints import Checkpoint, load_checkpoint
 from enn_ppo.checkpoints.policy import load_trusted, saved_config, select_device
-from enn_ppo.eval.episodes import Estimate, play_episodes, policy_seed, summarize
+from enn_ppo.eval.episodes import Estimate, best_episodes, play_episodes, policy_seed, summarize
 from enn_ppo.eval.policy import fit
 from enn_ppo.eval.replay import Replay
 from enn_ppo.eval.video import Video
@@ -44,7 +44,8 @@ NUM_FILMED = 3  # episodes of a film that the command writes
 class EvalResult:
     """Estimates by name: `episodic_reward`, `episode_length`, and the numbers in `end_of_episode_info`.
 
-    Against opponents also `win_rate` and `opponent_reward`, and all rewards are those of the policy's player.
+    Against opponents also `win_rate` and `opponent_reward`, and all rewards are those of the policy's player. With `best_of`,
+    estimates and episodes are of the best tries, and `episodic_reward_mean` is of all.
     """
 
     estimates: dict[str, Estimate]
@@ -76,6 +77,9 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
     video = Video(Path(config.render), NUM_FILMED) if config.render else None
     record = Path(config.record) if config.record else None
     result = evaluate_checkpoint(checkpoint, config, env, device, video=video, record=record)
+    if result.greedy:
+        sampled = evaluate_checkpoint(checkpoint, replace(config, greedy=False), env, device)
+        result = replace(result, notes=result.notes + _compare(result, sampled))
     if config.output:
         world = checkpoint.config["env"]
         report = {name: vars(estimate) for name, estimate in result.estimates.items()} | {
@@ -84,6 +88,8 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
             "env_kwargs": {**world.get("kwargs", {}), **config.env_kwargs},
             "seed": config.seed,
             "greedy": result.greedy,
+            "temperature": config.temperature,
+            "best_of": config.best_of,
             "opponent": config.opponent,
         }
         try:
@@ -92,6 +98,17 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
         except OSError as error:
             raise ValueError(f"output {config.output} cannot be written: {error}") from error
     return result
+
+
+def _compare(likeliest: EvalResult, sampled: EvalResult) -> list[str]:
+    """Say that the likeliest actions score less than sampled ones, if their confidence intervals do not meet."""
+    a, b = (each.estimates["episodic_reward"] for each in (likeliest, sampled))
+    if a.ci95 is None or b.ci95 is None or a.mean + a.ci95 >= b.mean - b.ci95:
+        return []
+    return [
+        f"the likeliest actions score {a.mean:.4g} and sampled ones {b.mean:.4g}: play may run in a circle; take "
+        "greedy=false, or a temperature between 0 and 1"
+    ]
 
 
 def evaluate_checkpoint(
@@ -113,7 +130,9 @@ def evaluate_checkpoint(
         ValueError: a setting or the environment is invalid, an episode does not end, or a file cannot be written.
     """
     run = saved_config(checkpoint)
-    config = replace(config, greedy=bool(run.eval.greedy if config.greedy is None else config.greedy))
+    samples = config.best_of > 1 or config.temperature != 1
+    greedy = run.eval.greedy and not samples if config.greedy is None else config.greedy
+    config = replace(config, greedy=bool(greedy))
     bound = bind_evaluation(run.env, config, env)
     name, checkpoints, cast = "", {"": checkpoint}, None
     if config.opponent == "policies":
@@ -121,27 +140,35 @@ def evaluate_checkpoint(
             raise ValueError(f"opponent=policies and record={record} do not go together; leave one out")
         name, checkpoints, cast = _policies_of_run(checkpoint, bound)
     with own_random_numbers(config.seed), ExitStack() as stack:
-        num_envs = min(config.num_envs, config.episodes)
-        pool: VecEnv = ThreadedVecEnv(bound.source, num_envs, seed=config.seed, autoreset=False)
+        tries = config.best_of
+        num_envs = min(config.num_envs, config.episodes) * tries
+        pool: VecEnv = ThreadedVecEnv(bound.source, num_envs, seed=config.seed, autoreset=False, group_size=tries)
         stack.callback(pool.close)
         pool = pool if cast else _seated(pool, bound, config, checkpoint, device)
+        if tries > 1 and isinstance(pool, SeatedVecEnv):
+            raise ValueError(
+                f"best_of={tries} is for a policy that plays alone; after self-play, this one plays itself"
+            )
         spaces = pool.obs_space(), pool.action_space()
         policies = {}
         for number, (each, its) in enumerate(checkpoints.items()):
             generator = torch.Generator(device).manual_seed(policy_seed(config.seed, number))
-            policies[each] = fit(its, *spaces, bound.config.id, generator, greedy=bool(config.greedy))
+            how: dict[str, Any] = {"greedy": bool(config.greedy), "temperature": config.temperature}
+            policies[each] = fit(its, *spaces, bound.config.id, generator, **how)
         own, recorder, shown = policies[name].fitted, None, None
         if record:
             recorder = Recorder(record, own.net.obs_space, own.net.action_space)
             stack.callback(recorder.flush)
         if replay:
             shown = Replay(replay, bound.config.id, config.seed, pool, own.net, cast)
-        episodes = play_episodes(policies, pool, config, cast, video=video, replay=shown, recorder=recorder)[name]
+        all_of_them = replace(config, episodes=config.episodes * tries)
+        episodes = play_episodes(policies, pool, all_of_them, cast, video=video, replay=shown, recorder=recorder)[name]
+        best, more = best_episodes(episodes, tries)
     if video:
         video.write()
     notes = [f"the environment is not as it was in training; {own.news}"] if own.news else []
     page = shown.build(f"{bound.config.id}, step {checkpoint.step:,}", bound.config.kwargs) if shown else None
-    return EvalResult(summarize(episodes), episodes, notes, bool(config.greedy), page)
+    return EvalResult(summarize(best) | more, best, notes, bool(config.greedy), page)
 
 
 def _policies_of_run(checkpoint: Checkpoint, bound: BoundEnvironment) -> tuple[str, dict[str, Checkpoint], Cast]:

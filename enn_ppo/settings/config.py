@@ -118,9 +118,13 @@ class TrainConfig:
         blocks = {f"rollout.block={rollout.block}": rollout.block}
         blocks[f"rollout.pipeline={rollout.pipeline}"] = rollout.pipeline > 1
         alone = {"self_play.enabled=true": self.self_play.enabled}
+        lag = self.distributed.max_staleness
+        grouped = {f"ppo.advantages={self.ppo.advantages}": self.ppo.advantages != "gae"}
         for several, others in (
             ({f"distributed={mode}": mode != "none"} | blocks | policies, alone),
             ({"distributed=ddp": mode == "ddp"}, policies),
+            ({f"eval.best_of={self.eval.best_of}": self.eval.best_of > 1}, alone),
+            (grouped, alone | policies | {f"distributed.max_staleness={lag}": lag}),
         ):
             for one, other in itertools.product(filter(several.get, several), filter(others.get, others)):
                 raise ValueError(f"{one} and {other} do not go together; leave one out")
@@ -129,6 +133,10 @@ class TrainConfig:
         """Refuse settings that have no effect without another setting."""
         of_eval, of_self_play = _change(self.eval, but="greedy"), _change(self.self_play)  # presets set eval.greedy
         for is_wrong, message in (
+            (
+                self.ppo.advantages != "gae" and self.rollout.group_size == 1,
+                f"ppo.advantages={self.ppo.advantages} compares environments of a group: rollout.group_size=<2 or more>",
+            ),
             (self.trust and self.resume is None, "trust=true needs resume=<run directory>, whose code it allows"),
             (of_self_play and not self.self_play.enabled, f"self_play.{of_self_play} needs self_play.enabled=true"),
             (

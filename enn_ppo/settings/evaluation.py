@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
 from enn_ppo.settings.schema import plain
-from rogue_net.checks import NonNegativeInt, PositiveInt, Range, check_fields
+from rogue_net.checks import NonNegativeInt, PositiveFloat, PositiveInt, Range, check_fields
 
 Device = Literal["auto", "cpu", "cuda"]
 
@@ -41,12 +41,28 @@ class EpisodesConfig(PlayConfig):
     """Environments stepped together."""
     env_kwargs: dict[str, Any] = field(default_factory=dict)
     """Arguments of the environment that differ from those of training."""
+    temperature: PositiveFloat = 1.0
+    """Of sampled actions: below 1 bolder, towards the likeliest actions, above 1 more random."""
+    best_of: PositiveInt = 1
+    """Times that each episode is played, from the same seed, with sampled actions: that with the most reward counts, and
+    `episodic_reward_mean` is the mean reward of all. `best_of` times `num_envs` environments are stepped together."""
     max_episode_steps: PositiveInt = 100_000
     """Longest episode in steps; a longer one ends the evaluation with an error."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         object.__setattr__(self, "env_kwargs", plain(self.env_kwargs, f"{self._section}env_kwargs"))
+        section = self._section
+        if self.greedy and self.temperature != 1:
+            raise ValueError(
+                f"{section}temperature={self.temperature} is for sampled actions; leave out {section}greedy=true"
+            )
+        for name, wrong in (("greedy", self.greedy), ("opponent", self.opponent)):
+            if self.best_of > 1 and wrong:
+                raise ValueError(
+                    f"{section}best_of={self.best_of} and {section}{name}={str(wrong).lower()} do not go together: all tries "
+                    "are sampled, by one policy that plays alone"
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,8 +53,9 @@ class OptimConfig:
 class PPOConfig:
     """Proximal policy optimization."""
 
-    gamma: Annotated[Scheduled, ScheduleRange(0, 1)] = 0.99
-    """Discount per environment step, or a schedule."""
+    gamma: Annotated[Scheduled, ScheduleRange(-1, 1)] = 0.99
+    """Discount per environment step, or a schedule. Negative where one policy plays two opponents in turn and sees what the
+    player whose turn it is sees (ConnectFour, `opponent` 5): what follows then counts with the opposite sign."""
     gae_lambda: Annotated[Scheduled, ScheduleRange(0, 1)] = 0.95
     """λ of generalized advantage estimation, or a schedule. 0 is the one-step error, 1 sums rewards to the rollout's end."""
     clip: Annotated[Scheduled, ScheduleRange(0, 1, open_low=True, open_high=True)] = 0.2
@@ -78,6 +79,10 @@ class PPOConfig:
     normalize: Literal["none", "returns"] = "none"
     """`returns`: the value head learns returns normalized to mean 0 and standard deviation 1 (PopArt). Checkpoints include the
     statistics."""
+    advantages: Literal["gae", "group", "group+value"] = "gae"
+    """The baseline of returns. `gae`: the value. `group`: the mean return of the other members of the group
+    (`rollout.group_size`) from the same step of the same episode on. `group+value`: the value plus the mean of the others'
+    advantages there. Frames that no other member has in the same rollout keep the advantages of `gae`."""
     normalize_advantages: bool = True
     """Whether advantages are normalized to mean 0 and standard deviation 1 within each minibatch."""
     ratio: Ratio = "per_actor"

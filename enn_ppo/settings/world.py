@@ -62,6 +62,9 @@ class RolloutConfig:
     """Environments stepped together."""
     steps: PositiveInt = 16
     """Steps of each environment between two updates."""
+    group_size: PositiveInt = 1
+    """Environments in a group: in each rollout, their first new episodes begin with the same seed and parameters, and so do their
+    second ones. `num_envs` must be a multiple, for each runner or rank. `ppo.advantages` compares the members of a group."""
     num_threads: NumWorkers = 1
     """Threads that step environments, including the main thread; more than one helps if a step of all environments takes longer
     than about 150 microseconds, and for Python environments only if they release the GIL."""
@@ -82,6 +85,10 @@ class RolloutConfig:
             raise ValueError(
                 f"rollout.num_envs={self.num_envs} must be a multiple of {unit} (rollout.block={self.block}, "
                 f"rollout.pipeline={self.pipeline})"
+            )
+        if self.num_envs % self.group_size:
+            raise ValueError(
+                f"rollout.num_envs={self.num_envs} must be a multiple of rollout.group_size={self.group_size}"
             )
         if self.num_processes > self.block_size:
             raise ValueError(

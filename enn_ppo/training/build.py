@@ -48,6 +48,7 @@ def make_pools(env: BoundEnvironment, rollout: RolloutConfig, seed: int, first_e
                     num_processes=rollout.num_processes,
                     background=in_turns,
                     first_env=first_env + first,
+                    group_size=rollout.group_size,
                 )
             )
             stack.callback(pools[-1].close)

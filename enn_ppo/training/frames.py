@@ -88,6 +88,7 @@ class Frames(Columns):
     actions: dict[str, RaggedTensor]  # action -> B sequences of (A, 1) int64 or (A, n) float32
     log_probs: dict[str, RaggedTensor]  # action -> B sequences of (A,) float32, under the policy that acted
     state: State | None = None  # what the policy knew before each frame; None: it remembers nothing
+    instance: Tensor | None = None  # (B,) int64, equal where members of a group play the same episode; None: no groups
     targets: dict[str, Tensor] | None = None  # target -> (B, size) float32; None: the space has no targets
     values: Tensor  # (B,) float32, V(s_t) of the policy that acted
     rewards: Tensor  # (B,) float32, for the actions taken in this frame

@@ -17,6 +17,7 @@ class Purpose(IntEnum):
     SHUFFLING = 1
     PARAMETERS = 2  # environment parameters
     NEW_EPISODES = 3  # after a resume that cannot restore the environments
+    EPISODES = 4  # that groups of environments begin in a rollout
 
 
 def random_key(seed: int, step: int, purpose: Purpose, *more: int) -> int:

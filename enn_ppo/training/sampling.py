@@ -95,13 +95,18 @@ class LocalSampler:
             parameters: of episodes that begin from now on; may be empty.
             watch: ends the rollout.
         """
+        has_groups = self.blocks[0].vec_env.slots.options.group_size > 1
+        seed = random_key(self._seed, step, Purpose.EPISODES) >> 32  # 31 bits: some libraries take no larger seeds
 
-        def configure() -> None:
+        def prepare() -> None:
             for block, part in zip(self.blocks, self._split(parameters), strict=True):
-                block.vec_env.configure(part)
+                if part:
+                    block.vec_env.configure(part)
+                if has_groups:
+                    block.vec_env.seed(seed)
 
-        if parameters:
-            self._ranks.each(configure)
+        if parameters or has_groups:
+            self._ranks.each(prepare)
         num_turns, key = len(self.blocks) // self._pipeline, random_key(self._seed, step, Purpose.ACTING)
         can_end = num_turns == 1 and self._ranks.size == 1  # otherwise some environments would play fewer steps
 

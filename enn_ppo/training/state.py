@@ -133,6 +133,9 @@ class TrainState:
         }
         asked = self.ranks.lead(lambda: [each.env_info(progress, num_envs, rng) or {} for each in self.callbacks])
         self.env_info = drawn | {name: values for each in asked for name, values in each.items()}
+        if (size := self.config.rollout.group_size) > 1:  # a group plays with the parameters of its first environment
+            firsts = [i - i % size for i in range(num_envs)]
+            self.env_info = {name: [values[i] for i in firsts] for name, values in self.env_info.items()}
         return self.env_info
 
     def metrics(self) -> Row:

@@ -90,6 +90,9 @@ class VecActionMask:
 #: Name of the rewards of players in `VecObs.arrays`.
 PLAYER_REWARD = "player_reward"
 
+#: Name of the numbers of instances in `VecObs.arrays`.
+INSTANCE = "instance"
+
 #: What names in `VecObs.arrays` of the space's targets begin with.
 TARGET = "target:"
 
@@ -117,7 +120,8 @@ class VecObs:
             episode; -1 for entities without an id. Types in which no entity has one are left out.
         arrays: under `PLAYER_REWARD` a `RaggedBuffer` with the (players,) float32 rewards of the players for the step that led
             here, without rows in frames that do not tell them; and under `TARGET` and its name the (N, size) float32 numbers
-            of each target. Empty for most.
+            of each target. From pools with `group_size`, under `INSTANCE` (N,) int64 numbers of the running episodes: members of
+            a group that play the same episode have the same. Empty for most.
         end_of_episode_info: environment -> its report on the episode that just ended.
         metrics: name -> numbers that the environments reported with this step.
         final: last observations of episodes that were truncated with this step, of the environments `final.env_id`; those that

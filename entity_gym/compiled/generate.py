@@ -49,7 +49,9 @@ def bound_arrays(layout: Layout) -> list[Bound]:
         Bound("final_record", "RECORD", "num_slots,"),
         Bound("counts", "COUNTS", "num_slots,"),
         Bound("lengths", "np.int64", f"num_slots, {len(layout.counts.names or ())}"),  # the same memory
-        Bound("settings", "np.int64", "4,"),
+        Bound("settings", "np.int64", "5,"),
+        Bound("coming", "np.uint64", "num_slots,"),
+        Bound("instance", "np.uint64", "num_slots,"),
         Bound("report", "np.int64", "8,"),
         Bound("rooms", "np.int64", f"{columns},"),
         Bound("ended_ids", "np.int64", "num_slots,"),
@@ -107,6 +109,7 @@ def _head(layout: Layout) -> Iterator[str]:
     yield "from numba import carray, njit, types"
     yield ""
     yield "from entity_gym.compiled.compiler import entry"
+    yield "from entity_gym.compiled.random import mix"
     yield "from entity_gym.compiled.runtime import *  # noqa: F403"
     yield ""
     yield "# Given by build.py: ENV, RECORD, COUNTS, JIT, OPTIONS, INNER, CHECKS."
@@ -230,6 +233,9 @@ def _advance(layout: Layout) -> Iterator[str]:
     yield "                a.pending[i] = False"
     for slot in layout.of_kind(Kind.PENDING):
         yield f"                s.{slot.owner} = a.{slot.name}[i]"
+    yield "            if a.settings[HAS_GROUPS] == 1:"
+    yield "                s.rng = a.instance[i] = a.coming[i]"
+    yield "                a.coming[i] = mix(a.coming[i])"
     yield "            s.steps = 0"
     if layout.of_kind(Kind.IDS):
         yield "            s.next_id = 0"

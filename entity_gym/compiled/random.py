@@ -23,13 +23,18 @@ _TWO_PI = 2 * math.pi
 
 
 @kernel
-def next_bits(s: Any) -> Any:
-    """64 random bits; advances `s.rng`."""
-    s.rng = s.rng + _GOLDEN
-    z = s.rng
+def mix(z: Any) -> Any:
+    """64 bits that look unrelated to the uint64 `z`; no two numbers have the same."""
     z = (z ^ (z >> _30)) * _MIX_1
     z = (z ^ (z >> _27)) * _MIX_2
     return z ^ (z >> _31)
+
+
+@kernel
+def next_bits(s: Any) -> Any:
+    """64 random bits; advances `s.rng`."""
+    s.rng = s.rng + _GOLDEN
+    return mix(s.rng)
 
 
 @kernel
@@ -58,7 +63,8 @@ def new_id(s: Any) -> int:
     return s.next_id - 1  # type: ignore[no-any-return]
 
 
-def first_random_states(seed: int, num_envs: int, first_env: int = 0) -> NDArray[np.uint64]:
-    """(num_envs,) initial values of `s.rng`: environment i draws from `SeedSequence((seed, first_env + i))`."""
-    sequences = [np.random.SeedSequence((seed, first_env + i)) for i in range(num_envs)]
-    return np.array([sequence.generate_state(1, np.uint64)[0] for sequence in sequences], dtype=np.uint64)
+def first_random_states(seed: int, num_envs: int, first_env: int = 0, group_size: int = 1) -> NDArray[np.uint64]:
+    """(num_envs,) initial values of `s.rng`: environment i draws from `SeedSequence((seed, (first_env + i) // group_size))`."""
+    groups, group_of = np.unique((first_env + np.arange(num_envs)) // group_size, return_inverse=True)
+    sequences = [np.random.SeedSequence((seed, group)) for group in groups.tolist()]
+    return np.array([sequence.generate_state(1, np.uint64)[0] for sequence in sequences], dtype=np.uint64)[group_of]

@@ -50,7 +50,7 @@ BAD_INDEX = 4  # WHAT: number of the action, VALUE: the entity index
 BAD_ROW = 5  # WHAT: number of the packed array; which slot it is, Python finds out
 
 #: Places in `settings`, which stay as they are.
-AUTORESET, KEEP_TRUNCATED, KEEP_ALL, DROP_ACTIONS = range(4)
+AUTORESET, KEEP_TRUNCATED, KEEP_ALL, DROP_ACTIONS, HAS_GROUPS = range(5)
 
 #: `obs.n.<Action>` before `observe` where actors or actees are declared: all of them.
 EVERYBODY = -1

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from entity_gym.actions.chains import check_open_after
 from entity_gym.batch.batching import check_features
 from entity_gym.batch.ragged import RaggedBuffer
-from entity_gym.batch.vec_obs import PLAYER_REWARD, TARGET, Metric, VecAction, VecActionMask, VecObs
+from entity_gym.batch.vec_obs import INSTANCE, PLAYER_REWARD, TARGET, Metric, VecAction, VecActionMask, VecObs
 from entity_gym.compiled import runtime
 from entity_gym.compiled.build import Program, build
 from entity_gym.compiled.declare import Description
@@ -165,6 +165,7 @@ class CompiledSlots(EnvSlots):
 
     one_by_one: ClassVar[bool] = False
     acts_at_once: ClassVar[bool] = True
+    has_groups: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -179,6 +180,7 @@ class CompiledSlots(EnvSlots):
         self.slots = _new_arrays(self.layout, num_envs, self.layout.slots)
         settings = self.slots["settings"]
         settings[runtime.AUTORESET] = options.autoreset
+        settings[runtime.HAS_GROUPS] = options.group_size > 1
         settings[runtime.KEEP_TRUNCATED] = options.final_observations == "truncated"
         settings[runtime.KEEP_ALL] = options.final_observations == "all"
         self._keeps_last = options.autoreset and options.final_observations != "none"
@@ -227,7 +229,12 @@ class CompiledSlots(EnvSlots):
         self._make_room(0, [0] * len(columns))
 
     def seed(self, seed: int) -> None:
-        self.slots["record"]["rng"] = first_random_states(seed, len(self), self._reader.first_env)
+        group_size = self.options.group_size
+        states = first_random_states(seed, len(self), self._reader.first_env, group_size)
+        if group_size > 1:
+            self.slots["coming"][:] = states
+        else:
+            self.slots["record"]["rng"] = states
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
         slots = self.slots
@@ -345,10 +352,13 @@ class CompiledSlots(EnvSlots):
         """Return the state that goes on in another pool: the records, and the last observation of each slot."""
         records = self.slots["record"]
         names = [each.name for each in self.layout.slots if each.name != "kept" and 0 not in each.shape]
-        return {
+        saved = {
             "fields": {name: records[name] for name in self.layout.record.names or ()},
             "slots": {name: self.slots[name] for name in ("lengths", *names)},
         }
+        if self.options.group_size > 1:
+            saved["seeds"] = {name: self.slots[name] for name in ("coming", "instance")}
+        return saved
 
     # ---- calls of the compiled loops
 
@@ -554,6 +564,8 @@ class CompiledSlots(EnvSlots):
             told = told[~np.isnan(told)]  # NaN: nothing to report
             if len(told):
                 obs.metrics[name] = Metric(len(told), float(told.sum()), float(told.min()), float(told.max()))
+        if self.options.group_size > 1:
+            obs.arrays[INSTANCE] = slots["instance"].take(ids).view(np.int64)
         for name in self.layout.env.targets:
             told = slots["record"][name].take(ids).astype(np.float32)
             if not np.isfinite(told).all():
@@ -576,7 +588,9 @@ def _new_arrays(layout: Layout, num_slots: int, slots: Sequence[Slot]) -> dict[s
         "final_record": np.zeros(num_slots, layout.record),
         "lengths": lengths,
         "counts": lengths.view(layout.counts)[:, 0],
-        "settings": np.zeros(4, dtype=np.int64),
+        "settings": np.zeros(5, dtype=np.int64),
+        "coming": np.zeros(num_slots, dtype=np.uint64),  # with groups: `s.rng` at the beginning of the next episode
+        "instance": np.zeros(num_slots, dtype=np.uint64),  # and that of the running one
     }
     return arrays | {slot.name: np.zeros((num_slots, *slot.shape), slot.dtype) for slot in slots}
 

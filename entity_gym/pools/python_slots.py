@@ -16,9 +16,9 @@ from entity_gym.actions.reading import EntityID
 from entity_gym.batch.batching import batch_frames
 from entity_gym.batch.frame import EntityNumbers, Frame
 from entity_gym.batch.saving import observation_from_state, observation_to_state, plain_copy
-from entity_gym.batch.vec_obs import VecAction, VecObs
+from entity_gym.batch.vec_obs import INSTANCE, VecAction, VecObs
 from entity_gym.environment import DRAW_IS_A_HOOK, Environment, Observation
-from entity_gym.pools.slots import EnvIds, EnvSlots, Run, SlotOptions, check_distinct, check_state
+from entity_gym.pools.slots import EnvIds, EnvSlots, EpisodeSeeds, Run, SlotOptions, check_distinct, check_state
 
 #: Fields of the observation after an episode's last step that the next episode's first observation takes over.
 _OF_A_STEP = ("reward", "truncated", "end_of_episode_info", "metrics", "player_rewards")
@@ -37,6 +37,7 @@ class PythonSlots(EnvSlots):
     """
 
     one_by_one = True
+    has_groups = True
 
     def __init__(
         self,
@@ -58,6 +59,7 @@ class PythonSlots(EnvSlots):
                         f"{self.where(i)}: {method}() returned {given!r:.300}, and that of {self.where(0)} "
                         f"{expected!r:.300}; environments of one pool must have the same spaces"
                     )
+        self._seeds = EpisodeSeeds(num_envs, options) if options.group_size > 1 else None
         self._can_begin = any(type(env).begin is not Environment.begin for env in self.envs)
         self._observations: list[Observation | None] = [None] * num_envs  # each slot's last one
         self._frames: list[Frame | None] = [None] * num_envs  # read from it
@@ -74,6 +76,9 @@ class PythonSlots(EnvSlots):
         return ", ".join(map(self.where, sorted(self._under_way.copy()))) or super().under_way()
 
     def seed(self, seed: int) -> None:
+        if self._seeds:
+            self._seeds.seed(seed)
+            return
         for i, env in enumerate(self.envs):
             self._call(i, env.reseed, seed, self.options.first_env + i)
 
@@ -125,6 +130,8 @@ class PythonSlots(EnvSlots):
         observations: Any = [self._observations[i] for i in numbers]
         assert None not in frames, "an environment has not been reset"
         obs = batch_frames(frames, observations, ids.copy(), self._elapsed[ids], self._reader)
+        if self._seeds:
+            obs.arrays[INSTANCE] = self._seeds.instances[ids]
         kept = [i for i in numbers if i in self._finals] if self._finals else ()
         if kept:
             last, read, elapsed = zip(*(self._finals[i] for i in kept), strict=True)
@@ -165,11 +172,14 @@ class PythonSlots(EnvSlots):
                 for env, originals in zip(self.envs, self._originals, strict=True)
             ],
             "numbers": [list(numbers) for numbers in self._numbers],  # in the order of the numbers
+            **({"seeds": self._seeds.state()} if self._seeds else {}),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         of_envs = ("environments", "random", "observations", "configured", "numbers", "elapsed_step", "pending")
-        check_state(state, len(self), *of_envs)
+        check_state(state, len(self), *of_envs, *(["seeds"] if self._seeds else []))
+        if self._seeds:
+            self._seeds.load_state(state["seeds"])
         for i, env in enumerate(self.envs):
             self._configure(i, {**self._originals[i], **state["configured"][i]}, by_default=True)
             self._call(i, env.load_state, copy.deepcopy(state["environments"][i]))
@@ -204,6 +214,8 @@ class PythonSlots(EnvSlots):
         waiting, self._pending[i] = self._pending[i], None
         if waiting is not None:
             self._configure(i, waiting, by_default=type(self.envs[i]).configure is Environment.configure)
+        if self._seeds:
+            self._call(i, self.envs[i].reseed, *self._seeds.begin(i))
         if self._can_begin:
             self._call(i, self.envs[i].begin, None)
 

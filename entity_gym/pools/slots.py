@@ -42,6 +42,8 @@ class SlotOptions:
         autoreset: after the last step of an episode the first observation of the next one is shown, with the finished
             episode's reward, done, truncated, info and metrics. Otherwise the last observation itself is shown, which offers
             no actions, and the environment must be reset before it is stepped again.
+        group_size: environments that begin their episodes with the same seeds: environment i is of group
+            `(first_env + i) // group_size`. 1: each has its own.
         final_observations: which last observations are kept in `VecObs.final`; without autoreset, none.
         compile: false runs a compiled environment's source as ordinary Python, with checks of array bounds.
         num_workers: threads that may step the environments at the same time.
@@ -52,11 +54,13 @@ class SlotOptions:
 
     first_env: int = 0
     autoreset: bool = True
+    group_size: int = 1
     final_observations: FinalObservations = "truncated"
     compile: bool = True
     num_workers: int = 1
 
     def __post_init__(self) -> None:
+        check_whole(self.group_size, "group_size")
         if self.final_observations not in get_args(FinalObservations):
             raise ValueError(
                 f"final_observations is {self.final_observations!r}; allowed: {get_args(FinalObservations)}"
@@ -105,6 +109,9 @@ class EnvSlots(ABC):
     #: Whether `close` may be called while steps are under way, which then end.
     closes_at_once: ClassVar[bool] = False
 
+    #: Whether `options.group_size` may be above 1; see `seed`.
+    has_groups: ClassVar[bool] = False
+
     def __init__(
         self,
         num_envs: int,
@@ -114,6 +121,8 @@ class EnvSlots(ABC):
         environment: str,
     ) -> None:
         check_whole(num_envs, "num_envs")
+        if options.group_size > 1 and not self.has_groups:
+            raise ValueError(f"group_size={options.group_size}: {type(self).__name__} cannot seed single episodes")
         self.options = options
         self._num_envs = num_envs
         self._reader = FrameReader(obs_space, action_space, environment, options.first_env)
@@ -143,7 +152,12 @@ class EnvSlots(ABC):
 
     @abstractmethod
     def seed(self, seed: int) -> None:
-        """Environment i draws from `SeedSequence((seed, first_env + i))` from now on."""
+        """Environment i draws from `SeedSequence((seed, first_env + i))` from now on.
+
+        With groups, running episodes go on as they are. The next episode of environment i begins like the first one of
+        environment `(first_env + i) // group_size` without groups, and every later one has a seed that follows from the seed
+        before. `VecObs.arrays[INSTANCE]` then has the same number for members that play the same episode.
+        """
 
     def configure(self, ids: EnvIds, env_info: Sequence[Mapping[str, Any]]) -> None:
         """Set parameters for the coming episodes, one mapping for each of `ids`; the running ones go on with theirs.
@@ -250,6 +264,40 @@ class EnvSlots(ABC):
 
     def close(self) -> None:  # noqa: B027 - most hold nothing
         """Release the environments. May be called twice."""
+
+
+class EpisodeSeeds:
+    """The seeds with which N environments in groups begin their episodes.
+
+    Attributes:
+        instances: (N,) int64, numbers of the running episodes: those that began with the same seed in the same group have the
+            same.
+    """
+
+    def __init__(self, num_envs: int, options: SlotOptions) -> None:
+        self._groups = ((options.first_env + np.arange(num_envs)) // options.group_size).tolist()
+        self._coming = [0] * num_envs
+        self.instances: NDArray[np.int64] = np.zeros(num_envs, np.int64)
+
+    def seed(self, seed: int) -> None:
+        """Begin the next episodes with this seed."""
+        self._coming = [seed] * len(self._groups)
+
+    def begin(self, i: int) -> tuple[int, int]:
+        """Begin an episode in environment `i`; returns its seed, and the number of its group."""
+        seed, group = self._coming[i], self._groups[i]
+        drawn = int(np.random.SeedSequence((seed, group)).generate_state(1, np.uint64)[0])
+        self.instances[i] = drawn >> 1
+        self._coming[i] = drawn >> 33  # 31 bits: some libraries take no larger seeds
+        return seed, group
+
+    def state(self) -> dict[str, Any]:
+        """Return a state for `load_state`."""
+        return {"coming": list(self._coming), "instances": self.instances.copy()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Continue from what `state` returned."""
+        self._coming, self.instances = list(state["coming"]), np.array(state["instances"])
 
 
 def check_distinct(envs: Sequence[Any], told: str) -> None:

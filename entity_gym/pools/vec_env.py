@@ -110,6 +110,19 @@ class VecEnv:
         self._settle()
         self.slots.configure(self._everyone, infos)
 
+    def seed(self, seed: int) -> None:
+        """Seed the environments as `reset` does, without starting episodes.
+
+        Environments that are under way are waited for. In groups (`SlotOptions.group_size`), running episodes keep their
+        random numbers, and the next one of each environment is the first that begins from this seed.
+
+        Raises:
+            ValueError: for a negative seed.
+        """
+        check_whole(seed, "seed", 0)
+        self._settle()
+        self.slots.seed(seed)
+
     # ---- together
 
     def reset(self, seed: int | None = None, env_info: EnvInfo | None = None) -> VecObs:

@@ -103,6 +103,7 @@ def rows(tmp_path_factory: pytest.TempPathFactory, in_line: None) -> list[dict[s
             *run("targets", Hidden, ppo=PPOConfig(target_coef=1.0)),
             *run("taught", Hidden, ppo=PPOConfig(teacher=str(place / "targets"))),
             *run("episodes", Clock, eval=evaluation),
+            *run("tries", Clock, eval=replace(evaluation, best_of=2)),
             *run("numbers", Rudder, callbacks=[Weather()], optim=OptimConfig(batch_size=32, epochs=1)),
             *run("mirror", Duel, latest=1.0, self_play=duel),  # never against a snapshot
             *run("players", Duel, eval=replace(evaluation, opponent="random"), self_play=duel),

@@ -20,6 +20,7 @@ ZOO = [
     "CartPole-v0",
     "CartPole-v1",
     "CherryPick",
+    "ConnectFour",
     "Corridor",
     "Count",
     "FloorIsLava",

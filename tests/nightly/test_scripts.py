@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -54,6 +55,13 @@ def test_bench_policy_compares_compiled_programs_with_modules(tmp_path: Path) ->
         *((f"default_{kind}", side) for kind in ("act", "update") for side in ("compiled", "modules")),
         *((f"default_{kind}_gain", "compiled") for kind in ("act", "update")),
     }
+
+
+def test_bench_ship_plays_a_policy_in_every_program(tmp_path: Path) -> None:
+    found = measured(tmp_path, "ship", "--world", "Xor", "--widths", 32, "--frames", 2, "--rounds", 1)
+    missing = {name for name, command in (("JavaScript", "node"), ("C", "cc")) if shutil.which(command) is None}
+    missing |= {"ONNX"} - ({"ONNX"} if importlib.util.find_spec("onnxruntime") else set())
+    assert {row["name"] for row in found} == {"modules", "compiled", "NumPy", "ONNX", "JavaScript", "C"} - missing
 
 
 def test_gpu_checks_compare_and_train_on_the_cpu_and_say_that_there_is_no_gpu() -> None:
@@ -126,6 +134,13 @@ def test_pictures_photograph_a_page(tmp_path: Path) -> None:
 def test_pictures_capture_the_dashboard(tmp_path: Path) -> None:
     script("pictures.py", "dashboard", "--output", tmp_path / "dashboard.svg")
     assert "MineSweeper" in (tmp_path / "dashboard.svg").read_text()
+
+
+def test_pictures_draw_the_curves_of_a_page(tmp_path: Path) -> None:
+    said = script("pictures.py", "curves", "value_loss", "--folder", tmp_path, cwd=tmp_path)
+    assert said == f"{tmp_path / 'value_loss.png'}\n"
+    with Image.open(tmp_path / "value_loss.png") as picture:
+        assert picture.mode == "P" and picture.width == 960
 
 
 def test_every_world_has_a_picture_that_moves_and_is_small() -> None:

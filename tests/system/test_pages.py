@@ -28,6 +28,7 @@ from enn_ppo.settings.evaluation import WatchConfig
 from enn_ppo.settings.schema import fields_of
 from enn_ppo.settings.serving import ServeConfig
 from enn_ppo.settings.sweeping import SweepCommand
+from enn_ppo.training.tracking.symptoms import PAGE
 from rogue_net import RelposConfig, RogueNetConfig, TranslationConfig
 from tests.processes import ROOT, run
 
@@ -351,3 +352,13 @@ def test_the_page_of_the_network_explains_every_setting() -> None:
 def test_examples_are_shown_as_they_are() -> None:
     (view,) = [block.text for block in blocks("docs/bring_yours.md") if block.language == "yaml"]
     assert view == read("examples/harvest.yaml")
+
+
+def test_warnings_about_learning_lead_to_a_page_that_shows_the_curves_of_its_commands() -> None:
+    address = tomllib.loads(read("pyproject.toml"))["project"]["urls"]["Documentation"]
+    name = PAGE.removeprefix(address).strip("/")
+    assert f"{name}.md" in read("mkdocs.yml")
+    page = f"docs/{name}.md"
+    drawn = [words[-1] for block in blocks(page) for words in commands(block) if words[-1].startswith("output=")]
+    shown = re.findall(r"!\[[^]]{20,}\]\(images/symptoms/(\w+\.png)\)", read(page))
+    assert [f"output={picture}" for picture in shown] == drawn

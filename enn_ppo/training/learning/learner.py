@@ -14,7 +14,7 @@ from torch import Tensor
 
 from enn_ppo.checkpoints import Checkpoint, CheckpointError
 from enn_ppo.checkpoints.policy import saved_config, transfer_weights
-from enn_ppo.ppo import Advantages, Loss, Samples, Term, gae, ppo_loss, sequences_of, update
+from enn_ppo.ppo import Advantages, Loss, Samples, Term, against_group, gae, ppo_loss, sequences_of, update
 from enn_ppo.rollout import Rollout
 from enn_ppo.settings.learning import OptimConfig, PPOConfig, PPOSettings
 from enn_ppo.training.learning.actor_critic import ActorCritic
@@ -26,6 +26,7 @@ from enn_ppo.training.policy_states import PolicyStates
 from enn_ppo.training.random_keys import Purpose, random_key
 from enn_ppo.training.ranks import ALONE, Ranks
 from enn_ppo.training.tracking.metrics import Played, merge_played, summarize
+from enn_ppo.training.tracking.symptoms import PAGE
 from entity_gym.actions import ActionSpace
 from rogue_net import ObsBatch
 from rogue_net.kernels.select import say_once
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 
 log = logging.getLogger(__name__)
+LARGE_VALUE_LOSS = 1000.0  # from which on its gradient hides the policy's, without normalization
 
 
 class UpdateSettings(NamedTuple):
@@ -122,6 +124,9 @@ class Learner:
             scheduled: settings of this update.
             stale: whether a part was collected with earlier parameters. Then log-probs and values are recomputed, and advantages
                 are estimated with V-trace.
+
+        Raises:
+            ValueError: returns or a statistic exceed float32.
         """
         self.begin(scheduled)
         log_ratios = None
@@ -130,7 +135,11 @@ class Learner:
         if stale:
             rollout, log_ratios = recompute_log_probs(self.model, rollout, sequences)
         advantages = self.estimate_advantages(rollout, scheduled.ppo, log_ratios)
-        largest = self._check_scale(rollout.frames.rewards, advantages.returns)
+        largest, of_returns = (float(each.abs().max()) for each in (rollout.frames.rewards, advantages.returns))
+        if not math.isfinite(of_returns):
+            raise ValueError(
+                f"returns of rewards of up to {largest:.3g} exceed float32: make the environment's rewards smaller"
+            )
         head = self.model.value_head
         if self.return_scale and self.return_scale(advantages.returns, head, self.ranks):
             # value clipping must compare with the new head's values, which are the mean
@@ -156,36 +165,27 @@ class Learner:
         # a policy with several players has several frames for one step of an environment
         return Learned(stats, played._replace(num_frames=played.num_frames // self._num_players))
 
-    def _check_scale(self, rewards: Tensor, returns: Tensor) -> float:
-        """Check that returns are finite, and say once if rewards are too large or small; returns the largest absolute reward.
-
-        Raises:
-            ValueError: returns exceed float32.
-        """
-        largest, of_returns = torch.stack([rewards.abs().max(), returns.abs().max()]).tolist()
-        normalize = self.ppo.normalize
-        if not math.isfinite(of_returns):
-            raise ValueError(
-                f"returns of rewards of up to {largest:.3g} exceed float32: make the environment's rewards smaller"
-            )
-        is_large, is_small = largest > 1e4 and normalize == "none", 0 < largest < 1e-6
-        if (is_large or is_small) and not self._has_advised:
-            self._has_advised = True
-            advice = "take ppo.normalize=returns" if is_large else "make the environment's rewards larger"
-            log.warning("ppo.normalize=%s learns badly from rewards of up to %.3g: %s", normalize, largest, advice)
-        return float(largest)
-
     def _check_stats(self, stats: Mapping[str, float], largest: float) -> None:
-        """Check that losses and other statistics of an update are finite, unless its weights are not, which acting reports.
+        """Check the statistics of an update, and say once if rewards, which are `largest` at most, are too large or small.
 
         Raises:
-            ValueError: a statistic is NaN or infinite.
+            ValueError: a statistic is NaN or infinite, and not because of weights, which acting reports.
         """
         broken = [name for name, number in stats.items() if not math.isfinite(number) and name != "explained_variance"]
         if broken and all(bool(each.isfinite().all()) for each in self.model.parameters()):
             raise ValueError(
                 f"{', '.join(broken)} of this update exceeds float32, after rewards of up to {largest:.3g}: make the "
                 "environment's rewards smaller"
+            )
+        normalize, error = self.ppo.normalize, stats["value_loss"]
+        is_large, is_small = error > LARGE_VALUE_LOSS and normalize == "none", 0 < largest < 1e-6
+        if (is_large or is_small) and not self._has_advised:
+            self._has_advised = True
+            advice = "make the environment's rewards larger"
+            if is_large:
+                advice = f"value_loss is {error:,.0f}; take ppo.normalize=returns ppo.clip_value=false"
+            log.warning(
+                "ppo.normalize=%s learns badly from rewards of up to %.3g: %s: %s", normalize, largest, advice, PAGE
             )
 
     def learning(self, rollout: Rollout, scheduled: UpdateSettings) -> Callable[[], Learned]:
@@ -214,9 +214,16 @@ class Learner:
         )
         played = (rewards, values, terminated, truncated, final_values, rollout.last_values)
         gamma, decay = settings.gamma, settings.gae_lambda
-        if log_ratios is None:
-            return gae(*played, gamma=gamma, gae_lambda=decay)
-        return vtrace(*played, log_ratios, gamma=gamma, gae_lambda=decay)
+        if log_ratios is not None:
+            return vtrace(*played, log_ratios, gamma=gamma, gae_lambda=decay)
+        estimates = gae(*played, gamma=gamma, gae_lambda=decay)
+        if self.ppo.advantages == "gae":
+            return estimates
+        compared = estimates.advantages
+        if self.ppo.advantages == "group":
+            compared = gae(*played, gamma=gamma, gae_lambda=1.0).returns
+        places = rollout.by_step("instance"), rollout.by_step("step")
+        return estimates._replace(advantages=against_group(compared, *places, alone=estimates.advantages))
 
     def measure(self, obs: ObsBatch) -> None:
         """Update the input statistics with observations."""
@@ -231,8 +238,9 @@ class Learner:
         ]
         if large:
             log.warning(
-                "features of %s exceed 2^24, from which on float32 cannot tell x from x + 1: subtract an offset",
+                "features of %s exceed 2^24, from which on float32 cannot tell x from x + 1: subtract an offset: %s",
                 ", ".join(large),
+                PAGE,
             )
 
     def state(self) -> LearnerState:

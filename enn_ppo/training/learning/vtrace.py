@@ -52,7 +52,7 @@ def vtrace(
         final_values: (T, N), of π.
         last_values: (N,), of π.
         log_ratios: (T, N), log π(a_t) - log μ(a_t) of all actions of step t together; 0 for frames without actors.
-        gamma: discount in [0, 1].
+        gamma: discount in [-1, 1], as in `gae`.
         gae_lambda: λ in [0, 1].
 
     Raises:

@@ -20,6 +20,7 @@ from enn_ppo.training.files import replace_file
 from enn_ppo.training.tracking.curves import plot_learning_curve
 from enn_ppo.training.tracking.logger import Row, make_logger
 from enn_ppo.training.tracking.run_dir import CONFIG, LEARNING_CURVE, METRICS
+from enn_ppo.training.tracking.symptoms import Symptoms
 from entity_gym.output import tell
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ class RunOutput:
         self._config, self._step, self._trained, self._done = config, step or 0, 0.0, 0.0
         self._begun: tuple[float, float] | None = None  # when the progress was shown first, and how much it was
         self._known: Row = {}  # the last value of each metric
+        self._symptoms = Symptoms(is_new=step is None, epochs=config.optim.epochs)
         self._due = -math.inf  # when the next plain line may be printed
         self._is_held_back = False  # whether the newest row has not been printed yet
         try:
@@ -115,6 +117,8 @@ class RunOutput:
         if "seconds" in row:
             self._known |= {name: value for name, value in row.items() if value is not None and math.isfinite(value)}
             self.show(int(row["step"] or 0), float(row["seconds"] or 0.0))
+            if advice := self._symptoms.advice(row.get("approx_kl") or 0.0, self._done):
+                self.say(advice)
         if row.get("eval/episodic_reward") is not None:
             self.say("  ".join([f"evaluation of step {row['eval/step']:,.0f}:", *_values(row, _OF_EVALUATION)]))
 

@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from entity_gym.actions import ActionSpace
 from entity_gym.batch.batching import check_features
 from entity_gym.batch.ragged import RaggedBuffer, offsets_of
-from entity_gym.batch.vec_obs import VecAction, VecActionMask, VecObs
+from entity_gym.batch.vec_obs import INSTANCE, VecAction, VecActionMask, VecObs
 from entity_gym.bridges.gymnasium.actions import GymActions, Masks
 from entity_gym.bridges.gymnasium.observations import Row, Varying
 from entity_gym.bridges.gymnasium.tuple_agents import TupleAgents, has_agents
@@ -45,7 +45,7 @@ from entity_gym.environment import Environment
 from entity_gym.errors import check_whole, warn_caller
 from entity_gym.pools.one import SlotEnvironment
 from entity_gym.pools.python_slots import PythonSlots
-from entity_gym.pools.slots import EnvIds, EnvSlots, Run, SlotOptions, check_distinct
+from entity_gym.pools.slots import EnvIds, EnvSlots, EpisodeSeeds, Run, SlotOptions, check_distinct
 from entity_gym.pools.source import EnvSource, signature_of
 from entity_gym.pools.vec_env import VecEnv
 from entity_gym.registry import import_module
@@ -291,6 +291,7 @@ class GymSlots(EnvSlots):
     """
 
     one_by_one = True
+    has_groups = True
 
     def __init__(self, worlds: Sequence[GymWorld], options: SlotOptions = SlotOptions()) -> None:
         self.worlds, first = list(worlds), worlds[0]
@@ -307,6 +308,7 @@ class GymSlots(EnvSlots):
                     f"{world.reader.obs_space} and {world.action_space}"
                 )
             world.row, world.masks.is_quiet = self._rows[i], options.first_env + i > 0
+        self._seeds = EpisodeSeeds(len(self), options) if options.group_size > 1 else None
         self._reward = np.zeros(len(self), np.float32)
         self._done, self._truncated = np.zeros(len(self), np.bool_), np.zeros(len(self), np.bool_)
         self._elapsed = np.zeros(len(self), np.int64)
@@ -321,6 +323,9 @@ class GymSlots(EnvSlots):
 
     def seed(self, seed: int) -> None:
         check_whole(seed, "seed", 0)
+        if self._seeds:
+            self._seeds.seed(seed)
+            return
         for number, world in enumerate(self.worlds, self._reader.first_env):
             world.seed, world.masks.is_quiet = seed + number, number > 0
 
@@ -368,6 +373,8 @@ class GymSlots(EnvSlots):
 
     def collect(self, ids: EnvIds, run: Run) -> VecObs:
         obs = self._pack(ids)
+        if self._seeds:
+            obs.arrays[INSTANCE] = self._seeds.instances[ids]
         finals = [self._finals[i] for i in ids.tolist() if i in self._finals] if self._finals else []
         obs.final = VecObs.cat(finals) if finals else None
         return obs
@@ -383,6 +390,8 @@ class GymSlots(EnvSlots):
         i = 0
         try:
             for i in ids.tolist():
+                if self._seeds:
+                    self.worlds[i].seed = sum(self._seeds.begin(i))
                 self.worlds[i].reset()
         except Exception as error:
             error.add_note(f"raised by {self.where(i)} in reset()")

@@ -41,6 +41,7 @@ class ProcessSlots(EnvSlots):
 
     one_by_one = True
     closes_at_once = True
+    has_groups = True  # if the slots of its processes have
 
     def __init__(
         self,

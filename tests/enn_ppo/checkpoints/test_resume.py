@@ -71,6 +71,10 @@ DROPPING = RogueNetConfig(d_model=16, n_layer=1, n_head=2, dropout=0.2)
 FEATURES: dict[str, dict[str, Any]] = {
     "blocks": {"rollout": RolloutConfig(num_envs=4, steps=8, block=2)},
     "halves": {"rollout": RolloutConfig(num_envs=4, steps=8, pipeline=2)},
+    "groups": {
+        "rollout": RolloutConfig(num_envs=4, steps=8, group_size=2),
+        "ppo": PPOConfig(advantages="group+value"),
+    },
     "dropout": {"net": DROPPING},
     "returns": {"ppo": PPOConfig(normalize="returns")},
     "returns, value network": {"ppo": PPOConfig(normalize="returns"), "value_net": SMALL},

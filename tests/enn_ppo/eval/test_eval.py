@@ -16,10 +16,11 @@ import torch
 from enn_ppo import EnvConfig, EvalConfig, OptimConfig, PPOConfig, RogueNetConfig, evaluate, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.checkpoints.policy import load_net
-from enn_ppo.eval.episodes import Estimate, summarize
+from enn_ppo.eval.episodes import Estimate, best_episodes, summarize
 from enn_ppo.settings.command_line.cli import run_eval
+from enn_ppo.settings.config import TrainEvalConfig
 from enn_ppo.training.recording import read_all
-from entity_gym import Entity, Observation, ObsSpace
+from entity_gym import Action, CategoricalAction, CategoricalActionMask, Entity, Observation, ObsSpace
 from entity_gym.pools.episodes import Episode
 from tests.enn_ppo.recordings import episodes_of
 from tests.enn_ppo.worlds import Clock, Copycat, tiny_config
@@ -41,6 +42,23 @@ class Endless(Clock):
         if self.short == 1 and self.episodes > 10:
             self.short = self.long = 10**9
         return super().reset()
+
+
+class Both(Clock):
+    """Ends with a reward of 1 when both choices have been made, or without one after twenty steps. It looks always the same."""
+
+    def reset(self) -> Observation:
+        self.made, self.steps = set[int](), 0
+        return Observation(features={"Hand": [[0]]}, ids={"Hand": ["hand"]}, actions={"Wait": CategoricalActionMask()})
+
+    def act(self, actions: Mapping[str, Action]) -> Observation:
+        wait = actions["Wait"]
+        assert isinstance(wait, CategoricalAction)
+        made, steps = self.made | {*map(int, wait.actions)}, self.steps + 1
+        has_both, shown = len(made) == 2, self.reset()
+        self.made, self.steps = made, steps
+        is_over = has_both or steps == 20
+        return replace(shown, reward=float(has_both), done=is_over, truncated=is_over and not has_both)
 
 
 @pytest.fixture(scope="module")
@@ -131,9 +149,101 @@ def test_greedy_takes_the_likeliest_choice_and_otherwise_choices_are_drawn(clock
         assert len(read_all(record).actions["Wait"].values.unique()) == (1 if greedy else 2)
 
 
+def test_a_low_temperature_chooses_as_greedy_play_does_and_a_high_one_at_random(clock: str, tmp_path: Path) -> None:
+    shares = {}
+    for temperature in (0.001, 1000.0):
+        record = tmp_path / str(temperature)
+        settings = {"checkpoint": clock, "episodes": 400, "env_kwargs": {"short": 1, "long": 1}}
+        evaluate(EvalConfig(temperature=temperature, record=str(record), **settings), env=Clock)
+        shares[temperature] = float(read_all(record).actions["Wait"].values.float().mean())
+    assert shares[0.001] in (0, 1) and 0.4 < shares[1000.0] < 0.6
+    with pytest.raises(ValueError, match=r"^temperature=0.5 is for sampled actions; leave out greedy=true"):
+        EvalConfig(checkpoint="a", greedy=True, temperature=0.5)
+
+
+def test_the_command_says_when_the_likeliest_actions_score_less_than_sampled_ones(clock: str, tmp_path: Path) -> None:
+    """A policy that hardly prefers one of two choices, and always takes it when it is greedy."""
+    train(
+        tiny_config(tmp_path / "a", env=EnvConfig(), total_timesteps=32, optim=OptimConfig(lr=1e-9, batch_size=32)),
+        env=Both,
+    )
+    told = [
+        evaluate(EvalConfig(checkpoint=str(tmp_path / "a"), episodes=50, greedy=greedy), env=Both)
+        for greedy in (True, False)
+    ]
+    assert [each.estimates["episodic_reward"].mean for each in told] == [0, pytest.approx(1, abs=0.1)]
+    assert [len(each.notes) for each in told] == [1, 0]
+    assert str(told[0]).startswith("the likeliest actions score 0 and sampled ones 1: play may run in a circle")
+    assert not evaluate(EvalConfig(checkpoint=clock, episodes=50, greedy=True), env=Clock).notes  # both score alike
+
+
 def test_the_environment_may_have_other_arguments_than_in_training(clock: str) -> None:
     result = evaluate(EvalConfig(checkpoint=clock, episodes=8, env_kwargs={"short": 3, "long": 3}), env=Clock)
     assert {episode.length for episode in result.episodes} == {3}
+
+
+# --- The best of several tries ---
+
+
+def test_the_best_of_each_group_counts_and_the_mean_of_all_stands_beside_it() -> None:
+    rewards = [
+        (3, 1.0),
+        (0, 4.0),
+        (2, 3.0),
+        (1, 6.0),
+        (0, 1.0),
+        (1, 1.0),
+        (2, 0.0),
+        (3, 8.0),
+    ]  # two rounds of two groups
+    episodes = [Episode(env, reward, 5, False) for env, reward in rewards]
+    best, more = best_episodes(episodes, 2)
+    assert [(each.env_id, each.reward) for each in best] == [(2, 3.0), (1, 6.0), (0, 1.0), (3, 8.0)]
+    # means of the groups: 2, 5, 1, 4, whose deviation is sqrt(10 / 3)
+    assert more == {"episodic_reward_mean": Estimate(3.0, pytest.approx(1.96 * math.sqrt(10 / 3) / 2), 4)}
+    assert best_episodes(episodes, 1) == (episodes, {})
+
+
+def test_each_episode_is_tried_several_times_from_the_same_seed(clock: str) -> None:
+    """The length of Clock's episodes is drawn when they begin."""
+    settings: dict[str, Any] = {"checkpoint": clock, "episodes": 30, "num_envs": 12}
+    result = evaluate(EvalConfig(best_of=3, **settings))
+    assert len(result.episodes) == 30 and {estimate.n for estimate in result.estimates.values()} == {30}
+    assert 0 < result.estimates["episodic_reward"].mean < 1
+    assert result.estimates["episodic_reward_mean"] == result.estimates["episodic_reward"]
+    # the first episodes are those that are played without tries
+    expected = {each.env_id: each.length for each in reversed(evaluate(EvalConfig(**settings)).episodes)}
+    found = {each.env_id // 3: each.length for each in reversed(result.episodes)}
+    assert found == expected
+
+
+def test_tries_differ_in_the_actions_that_are_sampled_and_the_report_has_both_scores(tmp_path: Path) -> None:
+    train(tiny_config(tmp_path / "a", env=EnvConfig(), total_timesteps=32), env=Copycat)
+    settings: dict[str, Any] = {"checkpoint": str(tmp_path / "a"), "episodes": 20}
+    one = evaluate(EvalConfig(**settings), env=Copycat).estimates
+    best = evaluate(EvalConfig(best_of=30, output=str(tmp_path / "eval.json"), **settings), env=Copycat).estimates
+    # lamps have at most three colours, so each try is right with a probability of about 1/27 or more
+    assert best["episodic_reward"].mean > 0.9 > one["episodic_reward"].mean
+    assert best["episodic_reward_mean"].mean == pytest.approx(one["episodic_reward"].mean, abs=0.3)
+    report = json.loads((tmp_path / "eval.json").read_text())
+    assert report["best_of"] == 30 and report["episodic_reward_mean"]["mean"] == best["episodic_reward_mean"].mean
+
+
+@pytest.mark.parametrize("setting", ["greedy", "opponent"])
+def test_tries_are_sampled_by_one_policy(setting: str) -> None:
+    given: dict[str, Any] = {"greedy": True} if setting == "greedy" else {"opponent": "random"}
+    with pytest.raises(ValueError, match=rf"^best_of=2 and {setting}=\w+ do not go together: all tries are sampled"):
+        EvalConfig(checkpoint="a", best_of=2, **given)
+    with pytest.raises(ValueError, match=rf"^eval.best_of=2 and eval.{setting}=\w+ do not go together"):
+        TrainEvalConfig(interval=1, best_of=2, **given)
+
+
+def test_tries_are_sampled_though_the_run_is_evaluated_greedily(tmp_path: Path) -> None:
+    evaluation = TrainEvalConfig(greedy=True)
+    train(tiny_config(tmp_path / "a", env=EnvConfig(), total_timesteps=32, eval=evaluation), env=Clock)
+    settings: dict[str, Any] = {"checkpoint": str(tmp_path / "a"), "episodes": 2}
+    assert evaluate(EvalConfig(**settings), env=Clock).greedy
+    assert not evaluate(EvalConfig(best_of=2, **settings), env=Clock).greedy
 
 
 # --- The recording ---

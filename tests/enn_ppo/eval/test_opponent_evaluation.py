@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from enn_ppo import EnvConfig, EvalConfig, RolloutConfig, evaluate, train
+from enn_ppo import EnvConfig, EvalConfig, RolloutConfig, SelfPlayConfig, evaluate, train
 from enn_ppo.eval.episodes import Estimate
 from tests.enn_ppo.evaluation_worlds import Duel
 from tests.enn_ppo.recordings import episodes_of
@@ -94,3 +94,13 @@ def test_an_opponent_that_is_not_there_or_of_another_world_is_named(duel: Path, 
     assert caught.value.__notes__[0] == ("(an opponent is random, past, policies, or a run directory or checkpoint)")
     with pytest.raises(ValueError, match="the policy of checkpoint .* does not fit this environment"):
         evaluate(config(duel, opponent=str(snakes)), env=Duel)
+
+
+def test_after_self_play_an_episode_is_played_once(tmp_path: Path) -> None:
+    pytest.importorskip("openskill")
+    duel = SelfPlayConfig(enabled=True)
+    train(tiny_config(tmp_path / "a", env=EnvConfig(), total_timesteps=32, self_play=duel), env=Duel)
+    with pytest.raises(
+        ValueError, match=r"^best_of=2 is for a policy that plays alone; after self-play, this one plays"
+    ):
+        evaluate(config(tmp_path / "a", episodes=2, best_of=2), env=Duel)

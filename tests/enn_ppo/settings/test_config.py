@@ -103,6 +103,7 @@ TOGETHER: dict[str, dict[str, Any]] = {
     "rollout.pipeline=2": {"rollout": RolloutConfig(pipeline=2)},
     "policies={'red': [0]}": {"policies": {"red": [0]}},
     "self_play.enabled=true": {"self_play": SelfPlayConfig(enabled=True)},
+    "eval.best_of=2": {"eval": TrainEvalConfig(interval=1, best_of=2)},
 }
 
 
@@ -113,6 +114,7 @@ TOGETHER: dict[str, dict[str, Any]] = {
         ("distributed=ddp", {"self_play.enabled=true", "policies={'red': [0]}"}),
         ("rollout.block=4", {"self_play.enabled=true"}),
         ("rollout.pipeline=2", {"self_play.enabled=true"}),
+        ("eval.best_of=2", {"self_play.enabled=true"}),
         ("policies={'red': [0]}", {"self_play.enabled=true", "distributed=ddp"}),
     ],
 )

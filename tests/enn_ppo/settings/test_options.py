@@ -78,7 +78,8 @@ def test_every_setting_refuses_other_types_and_what_is_out_of_its_range_and_allo
             assert accepted(section, field, value), f"{name}={value}"
         if option.type == "choice":
             for choice in re.findall("`(.+?)`", option.range):
-                near = rf"^{re.escape(name)} is '{choice}{choice[-1]}'; allowed: .*; did you mean '{choice}'\?$"
+                typo = re.escape(f"{choice}{choice[-1]}")
+                near = rf"^{re.escape(name)} is '{typo}'; allowed: .*; did you mean '{re.escape(choice)}'\?$"
                 with pytest.raises(ValueError, match=near):
                     dataclasses.replace(section, **{field: choice + choice[-1]})
 
@@ -92,7 +93,7 @@ def ends(option: Option) -> tuple[list[float], list[float]]:
     open_low, open_high = text.startswith(("greater", "in (")), text.endswith(")")
     if found := re.match(r"(?:at least|greater than) ([\d.]+)", text):
         low = float(found[1])
-    if found := re.match(r"in [\[(](\d+), (\d+)[\])]", text):
+    if found := re.match(r"in [\[(](-?\d+), (\d+)[\])]", text):
         low, high = float(found[1]), float(found[2])
     allowed = [low + step * open_low, high - step * open_high]
     refused = [low - step * (not open_low), high + step * (not open_high)]

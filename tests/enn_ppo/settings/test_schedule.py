@@ -121,7 +121,7 @@ def test_what_is_neither_a_number_nor_a_text_is_refused(given_: object) -> None:
 def test_every_value_of_a_schedule_must_be_allowed_and_the_message_has_the_whole_text() -> None:
     assert PPOConfig(gamma="0@0 -> 1@1").schedules["gamma"](0.5) == 0.5
     with pytest.raises(
-        ValueError, match=r"ppo\.gamma must be a number, in \[0, 1\], got 1\.1 \(in '0\.9@0 -> 1\.1@1'\)"
+        ValueError, match=r"ppo\.gamma must be a number, in \[-1, 1\], got 1\.1 \(in '0\.9@0 -> 1\.1@1'\)"
     ):
         PPOConfig(gamma="0.9@0 -> 1.1@1")
     with pytest.raises(ValueError, match=r"ppo\.clip must be a number, in \(0, 1\), got 0\.0 \(in '0\.2@0 -> 0@1'\)"):

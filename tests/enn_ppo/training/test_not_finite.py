@@ -17,6 +17,7 @@ from enn_ppo.settings.command_line.cli import run_train
 from enn_ppo.training.learning.learner import Learned
 from enn_ppo.training.state import TrainState
 from enn_ppo.training.tracking.logger import read_metrics
+from enn_ppo.training.tracking.symptoms import PAGE
 from entity_gym import (
     ActionSpace,
     CategoricalActionMask,
@@ -119,6 +120,7 @@ def test_rewards_that_are_far_from_1_are_told_once(tmp_path: Path, caplog: pytes
         "ppo.normalize=returns learns badly from rewards of up to 2e-08",
         "ppo.normalize=none learns badly from rewards of up to 2e+06",
     ]
+    assert all(line.endswith(f": {PAGE}") for line in said)
 
 
 def test_weights_that_are_not_finite_are_not_saved_and_the_last_good_checkpoint_is_named(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from entity_gym.compiled import CompiledEnvironment
 from entity_gym.compiled.slots import CompiledSlots
 from entity_gym.envs.cart_pole import CartPole, CartPoleV0
 from entity_gym.envs.cherry_pick import CherryPick
+from entity_gym.envs.connect_four import ConnectFour
 from entity_gym.envs.corridor import Corridor
 from entity_gym.envs.knapsack import Knapsack, KnapsackUnordered
 from entity_gym.envs.minefield import Minefield
@@ -45,6 +46,9 @@ ZOO: list[tuple[CompiledEnvironment, int]] = [
     (CartPoleV0(), 200),
     (CherryPick(), 16),
     (CherryPick(num_cherries=7), 3),
+    (ConnectFour(), 42),
+    (ConnectFour(columns=4, rows=4, opponent=4), 8),
+    (ConnectFour(opponent=5, opening=6), 42),
     (Corridor(), 11),
     (Corridor(length=1, num_ways=8), 2),
     (Count(), 1),
@@ -166,6 +170,11 @@ def test_parameters_outside_their_ranges_are_refused(env: type[CompiledEnvironme
 @pytest.mark.parametrize(
     ("env", "parameters", "message"),
     [
+        (
+            ConnectFour,
+            {"columns": 9, "rows": 7},
+            "columns=9 and rows=7; .* at most 63, so with these columns rows may be 6",
+        ),
         (Knapsack, {"min_items": 51}, "min_items=51 is more than max_items=50"),
         (
             MineSweeper,
@@ -193,6 +202,10 @@ def test_parameters_that_do_not_go_together_are_refused(env: Any, parameters: di
 #: World -> its entity types with their features, and the choices of its actions.
 SPACES: dict[type[CompiledEnvironment], tuple[dict[str, str], dict[str, tuple[str, ...]]]] = {
     CherryPick: ({"Cherry": "quality", "Player": ""}, {"Pick Cherry": ()}),
+    ConnectFour: (
+        {"Player": "their_turn", "Column": "x y their_turn", "Disc": "x y their_turn theirs"},
+        {"drop": ()},
+    ),
     Minefield: (
         {"Vehicle": "x_pos y_pos direction step", "Mine": "x_pos y_pos", "Target": "x_pos y_pos"},
         {"move": ("turn left", "move forward", "turn right")},

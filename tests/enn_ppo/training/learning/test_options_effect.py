@@ -21,6 +21,7 @@ from enn_ppo.training.callbacks import Callback, Update
 from enn_ppo.training.environment import bind_environment
 from enn_ppo.training.start import make_state
 from enn_ppo.training.state import TrainState
+from enn_ppo.training.tracking.symptoms import PAGE
 from entity_gym import Environment, Observation
 from tests.enn_ppo.rows import rows_of
 from tests.enn_ppo.worlds import Copycat, Moment, Scripted, tiny_config
@@ -231,10 +232,8 @@ def test_features_that_float32_cannot_tell_apart_are_told_once(
 ) -> None:
     learned(tiny("unused"), lambda: Scripted([Moment(items=[offset + i], actors=1) for i in range(8)]), updates=2)
     said = [record.getMessage() for record in caplog.records if "2^24" in record.getMessage()]
-    assert (
-        said
-        == ["features of Item exceed 2^24, from which on float32 cannot tell x from x + 1: subtract an offset"] * told
-    )
+    advice = "from which on float32 cannot tell x from x + 1: subtract an offset"
+    assert said == [f"features of Item exceed 2^24, {advice}: {PAGE}"] * told
 
 
 # --- A network of its own for the value ---

@@ -16,12 +16,13 @@ import pytest
 from rich.console import Console
 from rich.live import Live
 
-from enn_ppo import EnvConfig, train
+from enn_ppo import EnvConfig, OptimConfig, train
 from enn_ppo.checkpoints import load_checkpoint
 from enn_ppo.training.callbacks import Callback, Update
 from enn_ppo.training.tracking import run_output
 from enn_ppo.training.tracking.logger import MetricsLogger, Row, read_metrics
 from enn_ppo.training.tracking.run_output import RunOutput, make_live
+from enn_ppo.training.tracking.symptoms import PAGE
 from tests.enn_ppo.worlds import Copycat, tiny_config
 
 Make = Callable[..., RunOutput]
@@ -124,6 +125,29 @@ def test_an_evaluation_that_ended_after_the_last_update_is_a_row_of_its_own(
     output.log(late)
     assert read_metrics(tmp_path / "metrics.jsonl")[1] == late
     assert lines(capsys)[1:] == ["evaluation of step 96:  eval/episodic_reward 0.25  eval/episodic_reward_ci95 0.125"]
+
+
+@pytest.mark.parametrize(
+    ("largest", "step", "epochs", "is_told"),
+    [
+        (9e-6, None, 2, True),
+        (2e-5, None, 2, False),
+        (0.0, None, 2, False),  # nothing was rewarded yet
+        (9e-6, 0, 2, False),  # a resumed run may have learned before
+        (9e-6, None, 1, False),  # measured before the update
+    ],
+)
+def test_a_policy_that_hardly_moves_in_a_fifth_of_the_run_is_told_once(
+    largest: float, step: int | None, epochs: int, is_told: bool, make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    output = make(step, optim=OptimConfig(epochs=epochs, batch_size=8))
+    said = []
+    for at, approx_kl in ((1_000, 0.0), (2_000, largest), (3_900, 0.0), (4_000, 0.0), (5_000, 0.0)):
+        output.log(row(at, approx_kl=approx_kl))
+        said += [(at, line) for line in lines(capsys) if "hardly moves" in line]
+    advice = "take a larger optim.lr, more optim.epochs or a smaller optim.batch_size"
+    told = f"approx_kl was at most 9e-06 so far: the policy hardly moves; {advice}: {PAGE}"
+    assert said == [(4_000, told)] * is_told
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="needs Linux")

@@ -56,17 +56,29 @@ def rich(config: TrainConfig) -> TrainConfig:
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_here")
 @pytest.mark.parametrize(
-    ("num_env_runners", "blocks", "local_block"),
-    [(1, {}, None), (2, {"block": 1}, 1), (2, {"pipeline": 2}, 1)],
-    ids=["one runner", "two runners of two blocks each", "two runners of two halves each"],
+    ("num_env_runners", "blocks", "local_block", "group_size"),
+    [(1, {}, None, 1), (2, {"block": 1}, 1, 1), (2, {"pipeline": 2}, 1, 1), (2, {"block": 1}, 1, 2)],
+    ids=[
+        "one runner",
+        "two runners of two blocks each",
+        "two runners of two halves each",
+        "two runners of a group each",
+    ],
 )
 def test_metrics_weights_and_checkpoints_are_those_of_the_local_run(
-    tmp_path: Path, num_env_runners: int, blocks: dict[str, int], local_block: int | None
+    tmp_path: Path, num_env_runners: int, blocks: dict[str, int], local_block: int | None, group_size: int
 ) -> None:
     here, there = Watch(), Watch()
-    rollouts = [RolloutConfig(num_envs=4, steps=8, **each) for each in ({"block": local_block}, blocks)]
-    local = train(rich(tiny_config(tmp_path / "local", rollout=rollouts[0], num_threads=1)), callbacks=[here])
-    config = rich(on_ray(tmp_path / "ray", num_env_runners, {"rollout": rollouts[1]}))
+    sizes = {"num_envs": 4, "steps": 8, "group_size": group_size}
+    rollouts = [RolloutConfig(**sizes, **each) for each in ({"block": local_block}, blocks)]
+    advantages = "gae" if group_size == 1 else "group"
+
+    def learned(config: TrainConfig) -> TrainConfig:
+        config = rich(config)
+        return replace(config, ppo=replace(config.ppo, advantages=advantages))
+
+    local = train(learned(tiny_config(tmp_path / "local", rollout=rollouts[0], num_threads=1)), callbacks=[here])
+    config = learned(on_ray(tmp_path / "ray", num_env_runners, {"rollout": rollouts[1]}))
     remote = train(config, callbacks=[there])
 
     assert len(rows_of(tmp_path / "ray")) == 5

@@ -35,6 +35,7 @@ GRADIENTS: dict[str, dict[str, Any]] = {
     "per actor": {},
     "joint by frame": {"ppo": PPOConfig(ratio="joint", weighting="frame", clip_value=True)},
     "returns": {"ppo": PPOConfig(normalize="returns", gamma=0.9)},
+    "groups": {"rollout": {"group_size": 4}, "ppo": PPOConfig(advantages="group")},
     "advantages": {"ppo": PPOConfig(normalize_advantages=False)},
     "value net": {"value_net": RogueNetConfig(d_model=8, n_layer=1, n_head=1)},
     "micro-batches": {"optim": replace(ALL, micro_batch_size=70)},
@@ -52,9 +53,10 @@ CASES = [*product(("lamps", "boards"), GRADIENTS), ("market", "joint by frame"),
 def one_update(world: str, case: str, run_dir: Path, **changes: Any) -> tuple[TrainConfig, EnvFactory | None]:
     """A run of one optimizer step from all frames."""
     env, world_config = WORLDS[world]
-    rollout = RolloutConfig(num_envs=NUM_ENVS, steps=STEPS, **changes.pop("rollout", {}))
+    of_case = dict(GRADIENTS[case])
+    rollout = RolloutConfig(num_envs=NUM_ENVS, steps=STEPS, **(of_case.pop("rollout", {}) | changes.pop("rollout", {})))
     settings = {"env": world_config, "rollout": rollout, "optim": ALL, "total_timesteps": NUM_ENVS * STEPS}
-    return tiny_config(run_dir, **(settings | GRADIENTS[case] | changes)), env
+    return tiny_config(run_dir, **(settings | of_case | changes)), env
 
 
 def long_run(run_dir: Path, **changes: Any) -> TrainConfig:
