@@ -42,7 +42,7 @@ class Difference:
     choices: int = 0
 
     def __bool__(self) -> bool:
-        return self.choices > 0 or not max(self.largest.values()) <= CLOSE  # NaN is neither
+        return self.choices > 0 or not all(each <= CLOSE for each in self.largest.values())  # NaN is not
 
     def __str__(self) -> str:
         largest = ", ".join(f"{name} {each:.1e}" for name, each in self.largest.items())

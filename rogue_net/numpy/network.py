@@ -230,7 +230,7 @@ class Network:
     def buckets(self, known: Array, sizes: list[int]) -> list[tuple[Array, Array]]:
         """Rows of a table and their shares, (E, E), for pairs whose d and |d| are `known`; `sizes` are the axes' buckets."""
         kind, extent, scale = (self.settings["relpos"][each] for each in ("kind", "extent", "scale"))
-        distance, axes, rounding, stride = known[..., -1], [], SLACK, 1
+        distance, axes, rounding, stride, found = known[..., -1], [], SLACK, 1, list[Any]([(0, np.float32(1))])
         if kind == "grid":  # each coordinate from -e to e, to the nearest
             axes, rounding = [np.clip(known[..., k] / scale, -e, e) + e for k, e in enumerate(extent)], SLACK + 0.5
         if kind in ("radial", "polar"):  # counterclockwise from the first axis; 0 for what stands in one place
@@ -238,7 +238,6 @@ class Network:
             axes.append(np.where(distance == 0, 0, turn - np.floor(turn)) * extent[0])
         if kind in ("distance", "polar"):  # the last one is open
             axes.append(np.minimum(distance / scale, extent[-1] - 1))
-        found: list[Any] = [(0, np.float32(1))]
         for axis, (at, size) in enumerate(zip(axes, sizes, strict=True)):  # the first one runs fastest
             low, before, is_circle, found = np.floor(at), found, axis == 0 and kind in ("radial", "polar"), []
             ends = [(low, 1 - (at - low)), (low + 1, at - low)]

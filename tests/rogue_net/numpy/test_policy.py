@@ -13,20 +13,15 @@ import pytest
 
 from entity_gym import (
     CategoricalActionMask,
-    CategoricalActionSpace,
     Category,
-    ContinuousActionSpace,
     Entity,
-    GlobalCategoricalActionSpace,
     Observation,
     ObsSpace,
-    SelectEntitiesActionSpace,
-    SelectEntityActionSpace,
 )
-from rogue_net import RelposConfig, RogueNetConfig, TranslationConfig
+from rogue_net import RogueNetConfig, TranslationConfig
 from rogue_net.numpy import PolicyError
 from tests.processes import ROOT
-from tests.rogue_net.numpy.playing import answers, compare, load
+from tests.rogue_net.numpy.playing import ACTIONS, CONFIG, SPACE, answers, compare, frames, load
 from tests.runtime_policies import (
     CARD,
     FLAG,
@@ -35,7 +30,6 @@ from tests.runtime_policies import (
     Drawn,
     draw_policy,
     make_net,
-    observe,
     policy_of_world,
 )
 
@@ -65,26 +59,6 @@ def test_a_policy_remembers_over_a_hundred_steps(which: int, remembering: list[D
 
 
 # --- Frames
-
-SPACE = ObsSpace({name: Entity(["x", "y"]) for name in (SHIP, ROCK, CARD, FLAG)}, ["time"])
-ACTIONS = {
-    "move": CategoricalActionSpace(["stay", "left", "right"]),
-    "aim": SelectEntityActionSpace(),
-    "pack": SelectEntitiesActionSpace(max=3),
-    "load": SelectEntitiesActionSpace(ordered=True, max=4),
-    "steer": ContinuousActionSpace([-1, 0], [1, np.inf]),
-    "mode": GlobalCategoricalActionSpace(["calm", "alert"]),
-}
-RELPOS = RelposConfig(kind="polar", extent=[8, 4], position_features=["x", "y"], interpolate=True)
-CONFIG = RogueNetConfig(d_model=16, n_layer=2, d_qk=8, relpos=RELPOS, backend="reference")
-
-
-def frames(counts: dict[str, int], *, num: int = 2, memory: Any = "none") -> Drawn:
-    """A policy of all kinds of action, and frames of so many entities."""
-    net = make_net(replace(CONFIG, memory=memory), SPACE, ACTIONS, 0)
-    ids = {name: [f"{name} {k}" for k in range(counts.get(name, 0))] for name in SPACE.entities}
-    rng = np.random.default_rng(0)
-    return Drawn(net, None, [observe(rng, net, ids) for _ in range(num)])
 
 
 @pytest.mark.parametrize(
