@@ -30,6 +30,7 @@ from enn_ppo.training.files import replace_file
 from enn_ppo.training.players import Cast, cast_of, mapping_of
 from enn_ppo.training.recording import Recorder
 from enn_ppo.training.self_play.opponents import load_opponent
+from enn_ppo.training.tracking.symptoms import PAGE
 from entity_gym.pools.episodes import Episode
 from entity_gym.pools.players import players_of
 from entity_gym.pools.pool import ThreadedVecEnv
@@ -107,7 +108,7 @@ def _compare(likeliest: EvalResult, sampled: EvalResult) -> list[str]:
         return []
     return [
         f"the likeliest actions score {a.mean:.4g} and sampled ones {b.mean:.4g}: play may run in a circle; take "
-        "greedy=false, or a temperature between 0 and 1"
+        f"greedy=false, or a temperature between 0 and 1: {PAGE}"
     ]
 
 
