@@ -150,9 +150,6 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
         x = self.astype(np.int64) if self.dtype == np.bool_ else self
         return x._reduced("ReduceSum", axis, keepdims)
 
-    def mean(self, axis: int) -> Rows:
-        return self._reduced("ReduceMean", axis)
-
     def max(self, axis: int, keepdims: bool = False) -> Rows:
         return self._reduced("ReduceMax", axis, keepdims)
 
@@ -213,7 +210,7 @@ class Graph:
 
     def output(self, name: str, tensor: Rows, dims: Sequence[int | str], doc: str) -> None:
         self.docs[name] = doc
-        self.nodes.append(helper.make_node("Identity", [tensor.name], [name]))
+        self._add("Identity", [tensor.name], [name])
         kind = helper.np_dtype_to_tensor_dtype(tensor.dtype)
         self.outputs.append(helper.make_tensor_value_info(name, kind, dims, doc))
 
@@ -223,6 +220,10 @@ class Graph:
         if key not in self.constants:
             self.constants[key] = onnx.numpy_helper.from_array(value, f"constant_{len(self.constants)}")
         return Tensor(self, self.constants[key].name, value.dtype, value.shape)
+
+    def _add(self, op: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any) -> None:
+        """Add a node, named like its first output: onnxruntime 1.20 refuses some graphs of nodes without names."""
+        self.nodes.append(helper.make_node(op, inputs, outputs, outputs[0], **attributes))
 
     def names(self, num: int = 1) -> list[str]:
         """New names of tensors."""
@@ -237,7 +238,7 @@ class Graph:
         key = op, *names, *sorted(attributes.items())
         if key not in self.known:
             self.known[key] = self.names()[0]
-            self.nodes.append(helper.make_node(op, names, [self.known[key]], **attributes))
+            self._add(op, names, [self.known[key]], **attributes)
         if like is not None:
             dtype, shape = like.dtype if dtype is None else dtype, like.shape if shape is None else shape
         return Tensor(self, self.known[key], dtype, shape)
@@ -246,7 +247,7 @@ class Graph:
         """Cut a tensor into equal parts along a dimension of known size."""
         names, size = self.names(parts), tensor.shape[axis]
         assert size is not None
-        self.nodes.append(helper.make_node("Split", [tensor.name], names, axis=axis, num_outputs=parts))
+        self._add("Split", [tensor.name], names, axis=axis, num_outputs=parts)
         return [Tensor(self, name, tensor.dtype, replaced(tensor.shape, axis, size // parts)) for name in names]
 
     def elementwise(self, op: str, *inputs: Any) -> Rows:
@@ -283,7 +284,7 @@ class Graph:
     def top(self, x: Rows, count: Rows) -> Rows:
         """(A, n) int64, columns of the largest numbers in each row, the largest first; of equals the first one."""
         names = self.names(2)
-        self.nodes.append(helper.make_node("TopK", [x.name, count.name], names, axis=1))
+        self._add("TopK", [x.name, count.name], names, axis=1)
         return Tensor(self, names[1], np.int64, (x.shape[0], None))
 
     def arange(self, count: Rows) -> Rows:
@@ -310,7 +311,8 @@ class Graph:
         made = list(body(number, *given))
         made = made if stops else [goes_on, *made]
         ends = self.names(len(made))
-        self.nodes += [helper.make_node("Identity", [x.name], [end]) for x, end in zip(made, ends, strict=True)]
+        for each, end in zip(made, ends, strict=True):
+            self._add("Identity", [each.name], [end])
 
         def told(named: Sequence[str], tensors: Sequence[Rows]) -> list[onnx.ValueInfoProto]:
             pairs = zip(named, tensors, strict=True)
@@ -322,7 +324,7 @@ class Graph:
         )
         (self.nodes, self.known), results = outer, self.names(len(made) - 1)
         begins = [count.name, "", *(each.name for each in state)]
-        self.nodes.append(helper.make_node("Loop", begins, results, body=inside))
+        self._add("Loop", begins, results, body=inside)
         shapes = [*(each.shape for each in state), *((None, *each.shape) for each in made[1 + len(state) :])]
         typed = zip(results, made[1:], shapes, strict=True)
         return [Tensor(self, name, each.dtype, shape) for name, each, shape in typed]

@@ -94,6 +94,7 @@ RUNS = {
     ),
     "docs/actions.md": Run(),
     "docs/network.md": Run(blocks=0),
+    "docs/ship_onnx.md": Run(needs=["onnxruntime"]),
     "docs/batch_walk.md": Run(blocks=0),
     "docs/bridges.md": Run(blocks=0, needs=["gymnasium", "stable_baselines3", "pettingzoo", "pygame"]),
 }
