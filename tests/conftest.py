@@ -39,7 +39,7 @@ REQUIRED = {
     "compiler": ("c compiler",),
     "node": ("node",),
     "ray": ("'ray'",),
-    "worlds": ("highway_env", "jumanji", "lbforaging", "mpe2", "pettingzoo.classic"),
+    "worlds": ("highway_env", "jumanji", "lbforaging", "mpe2", "pettingzoo.classic", "rware"),
 }
 
 

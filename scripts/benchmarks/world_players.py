@@ -124,11 +124,16 @@ def random_player(env: Any, rng: np.random.Generator) -> Player:
 # --- Scripts
 
 
-def idle(env: Any, rng: np.random.Generator) -> Player:
-    """Drive on: keep lane and speed."""
+def always(wanted: str, env: Any, rng: np.random.Generator) -> Player:
+    """Take one action of highway-env: IDLE keeps lane and speed, SLOWER stops."""
     names: Mapping[int, str] = env.unwrapped.action_type.actions
-    action = next(number for number, name in names.items() if name == "IDLE")
+    action = next(number for number, name in names.items() if name == wanted)
     return lambda obs: action
+
+
+def stand(env: Any, rng: np.random.Generator) -> Player:
+    """Do nothing: action 0 of all agents."""
+    return lambda obs: dict.fromkeys(obs, 0)
 
 
 def nearest_city(env: Any, rng: np.random.Generator) -> Player:
@@ -263,7 +268,9 @@ def acrobot(env: Any, rng: np.random.Generator) -> Player:
 
 
 SCRIPTS: Mapping[str, Callable[[Any, np.random.Generator], Player]] = {
-    "idle": idle,
+    "idle": functools.partial(always, "IDLE"),
+    "park": functools.partial(always, "SLOWER"),
+    "stand": stand,
     "nearest city": nearest_city,
     "spread": spread,
     "walker": walker,

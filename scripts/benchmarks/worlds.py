@@ -9,7 +9,8 @@ line of JSON in the file of results, and is not measured again unless its settin
 many environments and environment steps, and the same discount if the row has one. The score is the mean sum of rewards (of all
 agents together) over episodes with other seeds than training. Each learned policy is evaluated with its most likely actions and
 with sampled ones; the table has the better of the two for every method, by the mean over seeds. Seconds are those of training,
-with the making of environments and without evaluation.
+with the making of environments and without evaluation. `timed` has the wall time of the peer in place of its steps, and two
+threads, and is measured after the peer. Its time begins with the first rollout: imports and what is compiled before come on top.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Measured:
         seconds: wall time of training.
         cpu_seconds: time of all threads in training.
         load: of the machine after it: work of others makes wall time longer.
+        trained: environment steps of training, where time limits them.
     """
 
     row: str
@@ -61,6 +63,7 @@ class Measured:
     seconds: float
     cpu_seconds: float
     load: float
+    trained: int | None = None
 
 
 # --- Pure parts
@@ -172,7 +175,9 @@ def _cell(seeds: Sequence[Measured], score: str) -> str:
     if way == PLAYED:
         return text
     cpu = statistics.fmean(each.cpu_seconds for each in seeds)
-    return f"{text} {way[0]}; {_with_interval([each.seconds for each in seeds], 0)} s, cpu {cpu:.0f} s"
+    trained = [each.trained for each in seeds if each.trained is not None]
+    text += f" {way[0]}; {statistics.fmean(trained):,.0f} steps;" if trained else f" {way[0]};"
+    return f"{text} {_with_interval([each.seconds for each in seeds], 0)} s, cpu {cpu:.0f} s"
 
 
 def _digits(value: float) -> int:
@@ -192,10 +197,10 @@ def _with_interval(values: Sequence[float], digits: int) -> str:
 # --- One measurement, in the child
 
 
-def measure(row: Row, method: str, seed: int) -> Measured:
-    """Train if the method learns, and evaluate."""
+def measure(row: Row, method: str, seed: int, seconds: float | None = None) -> Measured:
+    """Train if the method learns, and evaluate; `seconds` are those that `timed` has."""
     started, cpu = time.perf_counter(), time.process_time()
-    spent = (0.0, 0.0)
+    spent, trained = (0.0, 0.0), None
     if method in ("random", "script"):
         scores = _play_unlearned(row, method, seed)
     elif method.startswith("sb3"):
@@ -217,13 +222,20 @@ def measure(row: Row, method: str, seed: int) -> Measured:
             run_dir = Path(folder) / "run"
             from enn_ppo import train
 
-            if method == "transfer":
+            if method == "timed":
+                config = training(row, "flat" if row.view is None else "view", seed, run_dir)
+                rollout = replace(config.rollout, num_processes=row.processes)
+                config = replace(
+                    config, rollout=rollout, max_train_seconds=seconds, total_timesteps=10**9, num_threads=2
+                )
+            elif method == "transfer":
                 assert row.small is not None
                 config = training(row.small, "view", seed, run_dir)
             else:
                 config = training(row, method, seed, run_dir)
             started, cpu = time.perf_counter(), time.process_time()
-            train(config)
+            result = train(config)
+            trained = result.step if method == "timed" else None
             spent = time.perf_counter() - started, time.process_time() - cpu
             scores = _evaluate(row, run_dir, seed)
     return Measured(
@@ -235,6 +247,7 @@ def measure(row: Row, method: str, seed: int) -> Measured:
         seconds=round(spent[0], 2),
         cpu_seconds=round(spent[1], 2),
         load=round(os.getloadavg()[0], 2),
+        trained=trained,
     )
 
 
@@ -324,16 +337,20 @@ def run_all(given: Namespace, rows: Sequence[Row]) -> bool:
                     continue
                 if seed in of_row(row, method, done):
                     continue
-                well &= _measure_apart(given, row, method, seed)
+                peer = of_row(row, "sb3", read_results(given.results)).get(seed) if method == "timed" else None
+                if method == "timed" and peer is None:
+                    print(f"{row.name}, timed, seed {seed}: skipped, it takes the time of sb3, which is not measured")
+                    continue
+                well &= _measure_apart(given, row, method, seed, peer.seconds if peer else None)
     return well
 
 
-def _measure_apart(given: Namespace, row: Row, method: str, seed: int) -> bool:
+def _measure_apart(given: Namespace, row: Row, method: str, seed: int, seconds: float | None) -> bool:
     """Run a measurement in a child process, and append its line to the results."""
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
         "PYTHONWARNINGS": "ignore",
-        "OMP_NUM_THREADS": "1",
+        "OMP_NUM_THREADS": "2" if method == "timed" else "1",
         "OMP_WAIT_POLICY": "PASSIVE",
         "MKL_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
@@ -349,6 +366,7 @@ def _measure_apart(given: Namespace, row: Row, method: str, seed: int) -> bool:
         str(seed),
         "--steps-share",
         str(given.steps_share),
+        *(("--seconds", str(seconds)) if seconds else ()),
     ]
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
@@ -375,7 +393,7 @@ def main() -> int:
     if given.one:
         name, method, seed = given.one
         row = shortened(row_named(name), given.steps_share)
-        measured = measure(row, method, int(seed))
+        measured = measure(row, method, int(seed), given.seconds)
         print(MARK + json.dumps(vars(measured)), flush=True)
         return 0
     well = True if given.report else run_all(given, rows)
@@ -397,5 +415,6 @@ def _arguments() -> Namespace:
     parser.add_argument("--steps-share", type=float, default=1.0, help="share of each row's steps, to try the command")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file of the measurements")
     parser.add_argument("--report", action="store_true", help="measure nothing: write the table of the results so far")
+    parser.add_argument("--seconds", type=float, help="of training, for --one with the method timed")
     parser.add_argument("--one", nargs=3, help="a row, a method and a seed, measured in this process")
     return parser.parse_args()

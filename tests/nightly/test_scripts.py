@@ -87,6 +87,18 @@ def test_bench_worlds_trains_and_measures_each_method_once(tmp_path: Path) -> No
     assert scores[0].keys() == {"greedy", "sampled"} and scores[1]["played"] > 6 > -600 > scores[2]["played"]
     assert "| Taxi-v4 | " in said
     assert "seed 1:" not in script("bench.py", *what, "script", "random"), "they are measured already"
+    assert "takes the time of sb3, which is not measured" in script("bench.py", *what, "timed")
+
+
+def test_bench_worlds_trains_for_the_time_of_the_peer(tmp_path: Path) -> None:
+    pytest.importorskip("stable_baselines3")
+    results = tmp_path / "all.jsonl"
+    what = ["worlds", "--rows", "Acrobot-v1", "--seeds", 1, "--steps-share", 0.03, "--results", results]
+    said = script("bench.py", *what, "--methods", "sb3", "timed")
+    peer, timed = map(json.loads, results.read_text().splitlines())
+    assert (peer["trained"], timed["method"]) == (None, "timed")
+    assert timed["trained"] % 2048 == 0 and timed["trained"] > peer["settings"]["steps"] == 3072
+    assert f"{timed['trained']:,} steps; " in said
 
 
 def test_learn_zoo_makes_the_table(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from entity_gym.actions import Action, ActionMask, ActionSpace
 from entity_gym.bridges.gymnasium.actions import GymActions, Masks
 from entity_gym.bridges.gymnasium.observations import FixedFeatures, kind_of, members_of
 from entity_gym.bridges.masks import MaskReader
-from entity_gym.bridges.views.reading import ViewReader
+from entity_gym.bridges.views.reading import SIDE, ViewReader
 from entity_gym.bridges.views.view import View
 from entity_gym.spaces import Category, Entity, Feature, Flag
 
@@ -33,8 +33,6 @@ Groups = dict[str, list[list[str]]]
 OBSERVATION = "observation"
 #: Feature of agents that take turns: 1 for the agent that acts next.
 TURN = "turn"
-#: Feature of agents whose group has several sides: the side.
-SIDE = "side"
 
 
 def read_groups(given: Any) -> Groups | None:
@@ -124,7 +122,7 @@ class Group:
             self._is_wrapped = space is not spaces[0] and list(members) == [OBSERVATION]
             if self._is_wrapped:
                 space = members[OBSERVATION]
-            self.reader = None if view is None else ViewReader(view, space, num_agents)
+            self.reader = None if view is None else ViewReader(view, space, num_agents, len(players))
             if self.reader is None:
                 fixed = FixedFeatures(space)
                 self._write: Callable[[Any, NDArray[np.float32]], Any] = fixed.write
@@ -174,7 +172,9 @@ class Group:
                 raise ValueError(f"agent {agent!r}: {error}") from None
         features, everywhere, agents = {self.name: rows}, None, list(observations)
         if self.reader is not None:
-            features, everywhere = self.reader.read_agents(rows, agents.index(turn) if turn in agents else 0)
+            first, joined = (agents.index(turn) if turn in agents else 0), list(self.side)
+            numbers, sides = [joined.index(agent) for agent in agents], [self.side[agent] for agent in agents]
+            features, everywhere = self.reader.read_agents(rows, first, numbers, sides)
         more = [[int(agent == turn) for agent in agents]] if self.takes_turns else []
         more += [[self.side[agent] for agent in agents]] if len(self.players) > 1 else []
         if more:

@@ -107,13 +107,18 @@ class PettingZooFactory(EnvSource):
     ) -> None:
         self._make, self._groups, self._view, self._wrappers = make, groups, view, wrappers
         self.__name__ = make.name
-        self._players: dict[str, range] = {}  # of the groups of the first environment that was made, as of all
+        # Of the groups of the first environment that was made, as of all.
+        self._players: dict[str, range] = {}
         self._takes_turns = False
+        # Players of the types whose entities are an agent's: those of groups, and `per_agent` of a view.
+        self._of_type: dict[str, range] = {}
 
     def as_environment(self) -> PettingZooEnvironment:
         env = PettingZooEnvironment(wrapped(self._make(), self._wrappers), self._groups, self._view)
         for name, group in env.groups.items():
             self._players[name], self._takes_turns = group.players, group.takes_turns
+            own = () if self._view is None else (key for key, each in self._view.entities.items() if each.per_agent)
+            self._of_type |= dict.fromkeys((name, *own), group.players)
         return env
 
     def num_players(self, values: Mapping[str, Any]) -> int:
@@ -124,7 +129,7 @@ class PettingZooFactory(EnvSource):
 
     def players(self, values: Mapping[str, Any], entity_type: str, rows: NDArray[np.float32]) -> NDArray[np.int64]:
         """Return (E,) the player that each of these entities belongs to; those that belong to nobody are the first's."""
-        players = self._players.get(entity_type, range(1))
+        players = self._of_type.get(entity_type, range(1))
         return players.start + (rows[:, -1].astype(np.int64) if len(players) > 1 else np.zeros(len(rows), np.int64))
 
     def seen_by(
@@ -133,16 +138,16 @@ class PettingZooFactory(EnvSource):
         """Return (E, F) features of agents as a player sees each; zeros where the agent is another player's.
 
         Players see whose turn it is, and count sides from their own, which is 0; players of other groups count from side 0.
-        Entities that are no agents look alike to all players.
+        Entities that an agent alone observes are seen like the agent. All others look alike to all players.
         """
-        sides = self._players.get(entity_type)
+        sides = self._of_type.get(entity_type)
         if sides is None:
             return rows
         seen = np.where((self.players(values, entity_type, rows) == player)[:, None], rows, np.float32(0))
         if len(sides) > 1:
             own = np.where(np.isin(player, sides), player - sides.start, 0)
             seen[:, -1] = (rows[:, -1] - own) % len(sides)
-        if self._takes_turns:
+        if self._takes_turns and entity_type in self._players:
             turn = -2 if len(sides) > 1 else -1
             seen[:, turn] = rows[:, turn]
         return seen

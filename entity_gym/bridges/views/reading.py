@@ -19,6 +19,7 @@ Shapes: n observations, R numbers of each, I rows of a type, F features, C choic
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -43,6 +44,8 @@ from entity_gym.spaces import GLOBAL_ENTITY, Angle, Category, Entity, Feature, F
 
 #: Largest number of numbers of a leaf that a view reads.
 MOST_OF_A_LEAF = 2**16
+#: Feature of agents whose group has several sides, and of what such an agent alone observes: the side.
+SIDE = "side"
 
 Numbers = NDArray[np.float32]
 #: (I,) places in a row.
@@ -64,6 +67,7 @@ class ViewReader:
         view: what is an entity; None: what the space says, see above.
         space: of the observations, of one agent where there are several.
         num_agents: number of agents; None in worlds of one, which does not count them.
+        num_sides: number of sides of the agents; with several, entities that are `per_agent` have the last feature `side`.
 
     Attributes:
         view: the view, or one without entities.
@@ -77,10 +81,10 @@ class ViewReader:
         ValueError: for a space that has no such form, or a view that does not fit it, naming the column and what to do.
     """
 
-    def __init__(self, view: View | None, space: Any, num_agents: int | None = None) -> None:
+    def __init__(self, view: View | None, space: Any, num_agents: int | None = None, num_sides: int = 1) -> None:
         self.view = View("the observation space", {}) if view is None else view
         self.actor = AGENT if view is None or view.actor is None else view.actor
-        self._num_agents = num_agents
+        self._num_agents, self._num_sides = num_agents, num_sides
         self._gone: frozenset[Any] = frozenset()
         self._varying: dict[str, Numbers] = {}  # type whose number varies -> (0, F)
         self._types: dict[str, _Type] = {}
@@ -97,6 +101,10 @@ class ViewReader:
                 raise ValueError(f"{view.name}: {error}; or name it in ignore") from None
         self._names = [_name(feature) for feature in self._fixed.features]
         self.size = self._length = len(self._names)
+        own = [] if num_agents is None else [each.per_agent for each in self.view.entities.values() if each.per_agent]
+        self._names_of_agent = list(dict.fromkeys(name for name in own if isinstance(name, str)))
+        # The number and the side of the agent, which `read_agents` fills in.
+        self._of_agent = self._derive(2, np.zeros(2)) if own else np.zeros(0, np.int64)
         entities = self._read_space() if view is None else self._read_view(view)
         made: dict[str, Entity] = {}
         for name, features in entities.items():
@@ -140,14 +148,20 @@ class ViewReader:
             seen[GLOBAL_ENTITY] = self._types[GLOBAL_ENTITY].seen(rows)
         return seen
 
-    def read_agents(self, rows: Numbers, first: int) -> tuple[dict[str, Numbers], Numbers | None]:
+    def read_agents(
+        self, rows: Numbers, first: int, numbers: Sequence[int], sides: Sequence[int]
+    ) -> tuple[dict[str, Numbers], Numbers | None]:
         """Return the entities and global features of a frame of n agents, from their observations (n, R).
 
         Args:
             rows: of each agent; its first row of the actor's type is the agent itself.
             first: the agent whose observation has the entities of types that are not `per_agent`, and the global features.
+            numbers: (n,) the number of each agent in the world.
+            sides: (n,) the side of each agent.
         """
         rows = self._longer(rows)
+        if len(self._of_agent):
+            rows[:, self._of_agent] = np.array([numbers, sides]).T
         features = {}
         for name, each in self._types.items():
             own = name in self.view.entities and self.view.entities[name].per_agent
@@ -256,7 +270,9 @@ class ViewReader:
                 f"{view.name}: the actor {view.actor} has {count} rows; the one that acts needs a type of its own, with count: 1"
             )
         of_rest = AGENT if view.actor is None else GLOBAL_ENTITY
-        made = {of_rest: _Type([self._fixed.features[place] for place in rest], np.array([rest], np.int64))}
+        features = [(self._fixed.features[place], place) for place in rest]
+        features += self._told_of_agent(of_rest)
+        made = {of_rest: _Type([each for each, _ in features], np.array([[place for _, place in features]], np.int64))}
         self._types = made | types if view.actor is None else types | made
         return {name: each.features for name, each in self._types.items()}
 
@@ -265,7 +281,7 @@ class ViewReader:
         where = self._where(name)
         if view.count == "agents" and self._num_agents is None:
             raise ValueError(f"{where}.count is agents; this world has one, and does not count them: give a number")
-        count = self._num_agents if view.count == "agents" else view.count
+        count = self._rows_of(view)
         parts = []
         for path, columns in view.features.items():
             if columns == ():
@@ -288,18 +304,25 @@ class ViewReader:
             parts.append(_Part(where, leaf, columns, cells, width, points, count))
         return parts
 
+    def _rows_of(self, view: EntityView) -> int | None:
+        """Return how many rows a type has; None: as many as fit."""
+        if isinstance(view.count, tuple):
+            return math.prod(view.count)
+        return self._num_agents if view.count == "agents" else view.count
+
     def _type(self, name: str, view: EntityView, parts: Sequence[_Part], owner: dict[int, str]) -> _Type:
         """Make a type; adds the places of its rows to `owner`."""
         where, counts = self._where(name), {part.count for part in parts if not part.points}
         if not parts:  # nothing is known of its entities but that they are there
-            counts = {self._num_agents if view.count == "agents" else view.count or 1}
+            counts = {self._rows_of(view) or 1}
         if len(counts) != 1:
             raise ValueError(
                 f"{where}.features has leaves with {sorted(map(str, counts)) or 'no'} rows; they must have equally many"
             )
         count = int(counts.pop())  # type: ignore[arg-type]
         named = [column.name for part in parts for column in part.columns if column.name is not None]
-        for wanted in (*view.absent, *view.add_actor, *([view.presence] if view.presence else [])):
+        summed = [feature for feature in view.add_actor if feature not in view.index]
+        for wanted in (*view.absent, *summed, *([view.presence] if view.presence else [])):
             if wanted not in named:
                 raise ValueError(f"{where} names {wanted!r}, which is no column; {nearest(wanted, named)}")
         features: list[tuple[Feature, Places]] = []
@@ -307,13 +330,15 @@ class ViewReader:
             main = next(part for part in parts if not part.points)
             rows = main.at // main.width + np.arange(count)
             numbers = np.unravel_index(rows, main.cells) if main.cells else (np.arange(count),)
+            numbers = np.unravel_index(np.arange(count), view.count) if isinstance(view.count, tuple) else numbers
             if len(view.index) != len(numbers):
                 raise ValueError(
                     f"{where}.index has {len(view.index)} names; the rows of {main.leaf.path or 'the observation'} "
                     f"{main.leaf.shape} have {len(numbers)} numbers"
                 )
-            for index, values in zip(view.index, numbers, strict=True):
-                features.append((index, self._derive(count, values)))
+            for (index, begin), values in zip(view.index.items(), numbers, strict=True):
+                its = self._derive(count, values + begin)
+                features.append((index, self._added(name, index, its) if index in view.add_actor else its))
         presence, absent = None, []
         for part in parts:
             places = part.places(count)
@@ -329,8 +354,18 @@ class ViewReader:
                     if column.name in view.add_actor:
                         its = self._added(name, column.name, its)
                     features.append((feature, its))
+        features += [(feature, np.full(count, place)) for feature, place in self._told_of_agent(name)]
         made = np.array([its for _, its in features], np.int64).reshape(len(features), count)
         return _Type([feature for feature, _ in features], made.T.copy(), presence, absent)
+
+    def _told_of_agent(self, name: str) -> list[tuple[Feature, int]]:
+        """Return the features that say whose an entity of a type is, each with the place of its number."""
+        own = name in self.view.entities and self._num_agents is not None and self.view.entities[name].per_agent
+        names = self._names_of_agent if name == self.actor else [own] if isinstance(own, str) else []
+        told: list[tuple[Feature, int]] = [(Category(each, self._num_agents or 1), self._of_agent[0]) for each in names]
+        if own and name != self.actor and self._num_sides > 1:
+            told.append((Category(SIDE, self._num_sides), self._of_agent[1]))
+        return told
 
     def _added(self, name: str, feature: str, places: Places) -> Places:
         """Return the places of the sums of a type's feature and the actor's of the same name."""

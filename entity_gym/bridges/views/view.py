@@ -48,21 +48,24 @@ class EntityView:
     Attributes:
         features: path of a leaf of the space ("" for an observation that is one Box) -> its columns, in their order. Several
             leaves stand side by side.
-        count: number of rows; "agents" is the number of agents of the world. None: as many as fit.
-        index: names of features that number the rows, from 0: one name, or one for each dimension of a Box of cells.
+        count: number of rows, or (3, 3) for the cells of a grid, row by row; "agents" is the number of agents of the world.
+            None: as many as fit.
+        index: features that number the rows, and their first numbers: one, or one for each dimension of a Box of cells, or of
+            the grid of `count`.
         presence: name of a column: rows in which it is 0 are no entities. It is not a feature.
         absent: column -> value: rows in which all of these have this value are no entities.
         add_actor: features to which the actor's of the same names are added: offsets from the actor become places.
         per_agent: in worlds of several agents, each agent's observation shows entities of its own; otherwise one agent's has all.
+            A text is the name of a feature that these entities and the actors get: the number of the agent.
     """
 
     features: Mapping[str, tuple[Column, ...]]
-    count: int | Literal["agents"] | None = None
-    index: tuple[str, ...] = ()
+    count: int | tuple[int, ...] | Literal["agents"] | None = None
+    index: Mapping[str, int] = field(default_factory=dict)
     presence: str | None = None
     absent: Mapping[str, float] = field(default_factory=dict)
     add_actor: tuple[str, ...] = ()
-    per_agent: bool = False
+    per_agent: bool | str = False
 
 
 @dataclass(frozen=True)
@@ -152,15 +155,24 @@ _OF_VIEW: dict[str, tuple[Callable[[Any], bool], str]] = {
 #: The same of a type of entities.
 _OF_ENTITY: dict[str, tuple[Callable[[Any], bool], str]] = {
     "features": (lambda it: isinstance(it, _COLUMNS), "a list of names, or {path of a leaf: names}"),
-    "count": (lambda it: it == "agents" or _is_whole(it, 1), "a whole number from 1, or agents"),
-    "index": (lambda it: isinstance(it, str | list | tuple), "a list of names"),
+    "count": (
+        lambda it: it == "agents" or all(_is_whole(each, 1) for each in (it if isinstance(it, _LIST) and it else [it])),
+        "a whole number from 1, a list of these for a grid, or agents",
+    ),
+    "index": (
+        lambda it: (
+            isinstance(it, str | list | tuple)
+            or (isinstance(it, Mapping) and all(isinstance(each, int) for each in it.values()))
+        ),
+        "a list of names, or names with the numbers of the first row, such as {x: -1, y: -1}",
+    ),
     "presence": (lambda it: isinstance(it, str), "the name of a column"),
     "absent": (
         lambda it: isinstance(it, Mapping) and all(isinstance(each, int | float) for each in it.values()),
         "columns with numbers, such as {level: 0}",
     ),
     "add_actor": (lambda it: isinstance(it, _LIST), "a list of names of features"),
-    "per_agent": (lambda it: isinstance(it, bool), "true or false"),
+    "per_agent": (lambda it: isinstance(it, bool | str), "true, false, or the name of a feature"),
 }
 
 
@@ -214,7 +226,10 @@ def _entity(given: Any, where: str) -> EntityView:
             raise ValueError(f"{where}.features of {path} are {items!r:.80}; expected a list of names")
         columns[str(path)] = tuple(_column(item, f"{where}.features") for item in items)
     index = given.get("index", ())
-    given["index"] = (index,) if isinstance(index, str) else tuple(index)
+    index = (index,) if isinstance(index, str) else index
+    given["index"] = dict(index) if isinstance(index, Mapping) else dict.fromkeys(index, 0)
+    if isinstance(given.get("count"), _LIST):
+        given["count"] = tuple(given["count"])
     return EntityView(**{**given, "features": columns, "add_actor": tuple(given.get("add_actor", ()))})
 
 

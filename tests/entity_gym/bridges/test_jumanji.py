@@ -45,6 +45,9 @@ def test_environments_of_one_kind_are_compiled_once(tmp_path: Path, monkeypatch:
     (tmp_path / "jumanji/wrappers.py").write_text(WRAPPERS)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(jumanji, "_compiled", {})
+    for name in ("jumanji", "jumanji.wrappers"):  # and Jumanji itself, if it was imported before, comes back afterwards
+        monkeypatch.setitem(sys.modules, name, None)
+        del sys.modules[name]
     pool = from_gymnasium("entity_gym.bridges.jumanji:JumanjiEnv", 4, seed=5, id="TSP-v1", num_cities=3)
     obs, rng = pool.reset(), np.random.default_rng(0)
     assert obs.features["Agent"].values.tolist() == [[5, 0], [6, 0], [7, 0], [8, 0]]
@@ -55,5 +58,3 @@ def test_environments_of_one_kind_are_compiled_once(tmp_path: Path, monkeypatch:
     assert compiled == [("TSP-v1", {"num_cities": 3})]
     from_gymnasium("entity_gym.bridges.jumanji:JumanjiEnv", 2, id="TSP-v1", num_cities=4)
     assert len(compiled) == 2
-    for name in ("jumanji", "jumanji.wrappers"):
-        monkeypatch.delitem(sys.modules, name)

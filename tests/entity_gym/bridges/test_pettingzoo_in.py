@@ -349,3 +349,57 @@ def test_agents_of_a_view_come_and_go() -> None:
         {"Me": [1, 2], "Clock": [3]},
     ]
     assert obs.done.tolist() == [True]
+
+
+class Signs:
+    """Two agents each see an answer and 0 to 2 signs of their own; the clock is common."""
+
+    metadata = {"name": "signs"}
+    possible_agents = ["left", "right"]
+    space = spaces.Box(-9, 9, (6,), np.float32)
+
+    def observation_space(self, agent: str) -> Any:
+        return self.space
+
+    def action_space(self, agent: str) -> Any:
+        return spaces.Discrete(2)
+
+    def reset(self, seed: int | None = None, options: Any = None) -> Any:
+        self.agents = list(self.possible_agents)
+        # answer; there and kind of two signs; clock
+        shown = {"left": [4, 1, 2, 0, 0, 9], "right": [5, 1, 3, 1, 1, 9]}
+        return {agent: np.array(row, np.float32) for agent, row in shown.items()}, {}
+
+    def step(self, actions: Any) -> Any:
+        raise NotImplementedError
+
+
+SIGNS = {
+    "entities": {
+        "Me": {"count": 1, "features": ["answer"]},
+        "Sign": {"count": 2, "features": ["there", "kind"], "presence": "there", "per_agent": "owner"},
+        "Clock": {"count": 1, "features": ["time"]},
+    },
+    "actor": "Me",
+}
+
+
+def test_a_view_has_entities_of_each_agents_own_observation_beside_those_of_the_world() -> None:
+    obs = from_pettingzoo(Signs, view=SIGNS).reset()
+    shown = {name: each.values.tolist() for name, each in obs.features.items()}
+    assert shown == {"Me": [[4, 0], [5, 1]], "Sign": [[2, 0], [3, 1], [1, 1]], "Clock": [[9]]}
+    assert obs.action_masks["Me.action"].actors.values[:, 0].tolist() == [0, 1]
+
+
+def test_players_see_what_their_own_agents_observe_and_of_other_agents_only_how_much() -> None:
+    factory = pettingzoo_worlds(Signs, view=SIGNS, groups={"sides": [["left"], ["right"]]})
+    mapping = players_of(factory)
+    assert mapping is not None and mapping.num_players == 2
+    obs = ListEnv(factory, 1).reset()
+    left, right = (
+        {name: each.values.tolist() for name, each in split(obs, mapping, player).features.items()} for player in (0, 1)
+    )
+    # kind, owner, side: 0 is one's own
+    assert left["Sign"] == [[2, 0, 0], [0, 0, 1], [0, 0, 1]]
+    assert right["Sign"] == [[0, 0, 1], [3, 1, 0], [1, 1, 0]]
+    assert left["Clock"] == right["Clock"] == [[9]]

@@ -166,11 +166,46 @@ def test_with_several_agents_each_shows_itself_and_types_are_of_one_agent_or_of_
     its = reader(view, box(6), num_agents=2)
     rows = np.array([[10, 1, 1, 0, 2, 7], [20, 1, 3, 1, 4, 8]], np.float32)
     for first, goal in ((0, 7), (1, 8)):
-        features, _ = its.read_agents(rows, first)
+        features, _ = its.read_agents(rows, first, [0, 1], [0, 0])
         shown = {name: values.tolist() for name, values in features.items()}
         assert shown == {"Me": [[10], [20]], "Near": [[11], [23], [24]], "Goal": [[goal]]}
-    features, _ = its.read_agents(rows[:0], 0)
+    features, _ = its.read_agents(rows[:0], 0, [], [])
     assert [len(values) for values in features.values()] == [0, 0, 0]
+
+
+def test_cells_around_an_actor_are_numbered_from_where_the_view_says_and_become_places() -> None:
+    view = """
+    entities:
+      Me: {count: 1, features: [x, y]}
+      Cell: {count: [2, 3], index: {y: 0, x: -1}, features: [wall], absent: {wall: 0}, add_actor: [x, y]}
+    actor: Me
+    """
+    assert seen(view, box(8), [10, 20, 1, 0, 1, 0, 0, 1])["Cell"] == [[[20, 9, 1], [20, 11, 1], [21, 11, 1]]]
+
+
+def test_entities_of_each_agent_say_whose_they_are_by_its_number_and_its_side() -> None:
+    view = """
+    entities:
+      Me: {count: 1, features: [x]}
+      Near: {count: 2, features: [there, x], presence: there, per_agent: owner}
+      Goal: {features: [x]}
+    actor: Me
+    """
+    its = ViewReader(load_view(yaml.safe_load(view)), box(6), num_agents=3, num_sides=2)
+    owner = Category("owner", 3)
+    assert its.obs_space.entities == {
+        "Me": Entity(["x", owner]),
+        "Near": Entity(["x", owner, Category("side", 2)]),
+        "Goal": Entity(["x"]),
+    }
+    rows = np.array([[10, 1, 1, 0, 2, 7], [30, 1, 3, 1, 4, 8]], np.float32)
+    features, _ = its.read_agents(rows, 0, numbers=[0, 2], sides=[0, 1])
+    shown = {name: values.tolist() for name, values in features.items()}
+    assert shown == {"Me": [[10, 0], [30, 2]], "Near": [[1, 0, 0], [3, 2, 1], [4, 2, 1]], "Goal": [[7]]}
+    without = reader("{entities: {Near: {count: 2, features: [x], per_agent: owner}}}", box(3), num_agents=3)
+    assert without.obs_space.entities == {"Agent": Entity(["2", owner]), "Near": Entity(["x", owner])}
+    alone = reader(view, box(6))
+    assert alone.obs_space.entities["Near"] == Entity(["x"]), "there is nobody else"
 
 
 # ---- what is refused
@@ -188,6 +223,7 @@ TEXT = spaces.Dict({"x": box(1), "mission": spaces.Text(9)})
         ("{entities: {A: {features: {ship: [x]}}}}", box(5), "entities.A.features names 'ship', which the observation has not"),
         ("{entities: {A: {count: agents, features: [x]}}}", box(5), "entities.A.count is agents; this world has one"),
         ("{entities: {A: {features: [x, x]}}}", box(4), "entities.A: Entity.features names ['x'] more than once"),
+        ("{entities: {A: {count: [2, 2], index: i, features: [x]}}}", box(4), "A.index has 1 names; the rows of the observation"),
         ("{entities: {A: {features: [x], presence: y}}}", box(5), "entities.A names 'y', which is no column; allowed: 'x'"),
         ("{entities: {A: {features: [x]}}, ignore: [5]}", box(5), "ignore names '5'; allowed: '0'"),
         ("{entities: {A: {features: [x], add_actor: [x]}}}", box(5), "add_actor names 'x', which is no feature of the actor"),

@@ -45,7 +45,7 @@ class Listener:
 
 
 def frames(
-    make: Callable[[], Any], view: str, bridge: Callable[..., Any] = from_gymnasium, steps: int = 60
+    make: Callable[[], Any], view: Any, bridge: Callable[..., Any] = from_gymnasium, steps: int = 60
 ) -> Iterator[tuple[Any, Mapping[str, NDArray[np.float32]], VecObs]]:
     """Yield the raw observation and the entities of an environment that plays at random, and its frame."""
     made: list[Listener] = []
@@ -127,6 +127,48 @@ def test_simple_spread(agents: int) -> None:
             np.testing.assert_allclose(rebuilt, raw[f"agent_{k}"], atol=1e-6)  # sums of float32
 
 
+def test_landmarks_of_simple_spread_as_each_agent_sees_them() -> None:
+    simple_spread = pytest.importorskip("mpe2.simple_spread_v3")
+    view = {
+        "entities": {
+            "Agent": {"count": 1, "features": ["vx", "vy", "x", "y"]},
+            "Offset": {"count": "agents", "features": ["dx", "dy"], "per_agent": "owner"},
+        },
+        "actor": "Agent",
+        "ignore": "rest",
+    }
+
+    def make() -> Any:
+        return simple_spread.parallel_env(N=3, max_cycles=20)
+
+    for raw, seen, _ in frames(make, view, from_pettingzoo, steps=5):
+        assert seen["Agent"][:, 4].tolist() == [0, 1, 2]
+        for k in range(3):
+            own = seen["Offset"][seen["Offset"][:, 2] == k]
+            rebuilt = np.concatenate([seen["Agent"][k, :4], own[:, :2].ravel()])
+            np.testing.assert_array_equal(rebuilt, raw[f"agent_{k}"][:10])
+
+
+@pytest.mark.parametrize("robots", [2, 4])
+def test_robots_of_a_warehouse(robots: int) -> None:
+    pytest.importorskip("rware")
+
+    def make() -> Any:
+        return gymnasium.make(f"rware:rware-tiny-{robots}ag-v2", disable_env_checker=True)
+
+    for raw, seen, _ in frames(make, "rware"):
+        cells, at = seen["Cell"], 0
+        for k in range(robots):
+            np.testing.assert_array_equal(seen["Robot"][k], raw[k][:8])
+            around = raw[k][8:].reshape(3, 3, 7)
+            y, x = np.nonzero(around[..., 0] + around[..., 5])
+            own = cells[at : at + len(y)]
+            np.testing.assert_array_equal(own[:, :2] - seen["Robot"][k, [1, 0]], np.stack([y, x], axis=1) - 1)
+            np.testing.assert_array_equal(own[:, 2:], around[y, x])
+            at += len(y)
+        assert at == len(cells)
+
+
 def connect_four() -> Any:
     return pytest.importorskip("pettingzoo.classic.connect_four_v3").env()
 
@@ -177,5 +219,27 @@ def test_travelling_salesman() -> None:
         np.testing.assert_array_equal(open_, raw["action_mask"])
 
 
+def test_the_documented_tsp_compiles_as_much_for_many_environments_as_for_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    jax = pytest.importorskip("jax")
+    tsp()  # skips
+    counts = {}
+    for num_envs in (1, 5):
+        jax.clear_caches()
+        monkeypatch.setattr("entity_gym.bridges.jumanji._compiled", {})
+        compiled: list[str] = []
+
+        def count(event: str, seconds: float, compiled: list[str] = compiled, **_: Any) -> None:
+            if "backend_compile" in event:
+                compiled.append(event)
+
+        jax.monitoring.register_event_duration_secs_listener(count)
+        pool = from_gymnasium("entity_gym.bridges.jumanji:JumanjiEnv", num_envs, seed=1, view="tsp", id="TSP-v1")
+        obs, rng = pool.reset(), np.random.default_rng(0)
+        for _ in range(25):  # an episode has 20 steps
+            obs = pool.act(random_actions(obs, rng, pool.action_space()))
+        counts[num_envs] = len(compiled)
+    assert counts[1] == counts[5] > 0
+
+
 def test_every_view_that_comes_with_the_package_is_tested_here() -> None:
-    assert included_views() == ["connect_four", "foraging", "highway", "intersection", "simple_spread", "tsp"]
+    assert included_views() == ["connect_four", "foraging", "highway", "intersection", "rware", "simple_spread", "tsp"]
