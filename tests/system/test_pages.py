@@ -337,8 +337,12 @@ def test_the_page_of_views_names_all_views_and_explains_every_key() -> None:
     from entity_gym.bridges.views.view import EntityView, View, included_views, view_mapping
 
     page = read("docs/bridges.md")
-    (shown,) = [yaml.safe_load(block.text) for block in blocks("docs/bridges.md") if block.language == "yaml"]
-    assert shown == view_mapping("highway")
+    shown = [block.text for block in blocks("docs/bridges.md") if block.language == "yaml"]
+    titles = [text.partition("\n")[0] for text in shown]
+    assert titles == ["# highway.yaml", "# rware.yaml, shortened"]
+    highway, rware = map(yaml.safe_load, shown)
+    assert highway == view_mapping("highway")
+    assert rware["entities"].keys() <= view_mapping("rware")["entities"].keys()
     assert [name for name in included_views() if f"| `{name}` |" not in page] == []
     keys = {field.name for cls in (EntityView, View) for field in dataclasses.fields(cls)} - {"name", "entities"}
     assert [key for key in sorted(keys) if f"`{key}`" not in page] == []
