@@ -30,7 +30,6 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         if file.suffix == ".onnx":
             return _write_model(checkpoint, file, options.verify, bool(options.trust))
-        load_checkpoint(Path(checkpoint))
         if file.suffix != ".safetensors":
             raise ValueError(
                 f"{file} cannot be written: its name must end in .safetensors, for a policy file, or .onnx, for a model"

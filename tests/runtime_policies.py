@@ -87,7 +87,7 @@ class Drawn(NamedTuple):
 
 
 class Expected(NamedTuple):
-    """What the reference says of one step: of what a runtime did, and what it would do itself."""
+    """Answer of the reference in one step: of what a runtime did, and what it would do itself."""
 
     log_probs: dict[str, list[float]]  # of the runtime's actions, by actor
     value: float
@@ -546,3 +546,26 @@ def _open(
     elif not may_close:
         mask[np.arange(rows), rng.integers(0, columns, rows)] = True
     return mask
+
+
+# --- A policy of all kinds of action
+
+SPACE = ObsSpace({name: Entity(["x", "y"]) for name in (SHIP, ROCK, CARD, FLAG)}, ["time"])
+ACTIONS: dict[str, ActionSpace] = {
+    "move": CategoricalActionSpace(["stay", "left", "right"]),
+    "aim": SelectEntityActionSpace(),
+    "pack": SelectEntitiesActionSpace(max=2),
+    "load": SelectEntitiesActionSpace(ordered=True, max=4),
+    "steer": ContinuousActionSpace([-1, 0], [1, np.inf]),
+    "mode": GlobalCategoricalActionSpace(["calm", "alert"]),
+}
+RELPOS = RelposConfig(kind="polar", extent=[8, 4], position_features=["x", "y"], interpolate=True)
+CONFIG = RogueNetConfig(d_model=16, n_layer=2, d_qk=8, relpos=RELPOS, backend="reference")
+
+
+def frames(counts: Mapping[str, int], *, num: int = 3, hide: bool = False, memory: Any = "none") -> Drawn:
+    """A policy of all kinds of action, and frames of so many entities."""
+    net = make_net(replace(CONFIG, memory=memory), SPACE, ACTIONS, 0)
+    ids = {name: [f"{name} {k}" for k in range(counts.get(name, 0))] for name in SPACE.entities}
+    rng = np.random.default_rng(0)
+    return Drawn(net, None, [observe(rng, net, ids, hide=hide) for _ in range(num)])

@@ -39,6 +39,7 @@ from entity_gym.pools.source import EnvFactory
 from entity_gym.pools.vec_env import VecEnv
 
 NUM_FILMED = 3  # episodes of a film that the command writes
+MOST_SAMPLED = 100  # episodes with which greedy play is compared
 
 
 @dataclass(frozen=True)
@@ -67,6 +68,8 @@ class EvalResult:
 def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
     """Play `config.episodes` episodes with a checkpoint's policy, and write the files that the config names.
 
+    Greedy play is compared with at most 100 sampled episodes; if these score more, a note says so.
+
     `env` is the environment, if the checkpoint's `env.id` cannot be imported; as in `train`.
 
     Raises:
@@ -79,7 +82,8 @@ def evaluate(config: EvalConfig, env: EnvFactory | None = None) -> EvalResult:
     record = Path(config.record) if config.record else None
     result = evaluate_checkpoint(checkpoint, config, env, device, video=video, record=record)
     if result.greedy:
-        sampled = evaluate_checkpoint(checkpoint, replace(config, greedy=False), env, device)
+        as_sampled = replace(config, greedy=False, episodes=min(config.episodes, MOST_SAMPLED))
+        sampled = evaluate_checkpoint(checkpoint, as_sampled, env, device)
         result = replace(result, notes=result.notes + _compare(result, sampled))
     if config.output:
         world = checkpoint.config["env"]

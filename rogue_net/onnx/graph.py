@@ -121,7 +121,7 @@ class Tensor(np.lib.mixins.NDArrayOperatorsMixin):
         return self.graph.node("Transpose", self, like=self, shape=[self.shape[k] for k in axes], perm=axes)
 
     def reshape(self, *dims: Any) -> Rows:
-        """The same numbers in another shape, whose dimensions are numbers and (1,) tensors; 0: as large as before."""
+        """Change the shape to dimensions that are numbers and (1,) tensors; 0: as large as before."""
         shape = [
             self.shape[k] if isinstance(each, int) and each == 0 else n
             for k, (each, n) in enumerate(zip(dims, static(dims), strict=True))

@@ -21,7 +21,7 @@ from .network import Network
 
 
 class Noise(NamedTuple):
-    """What distributions of the NumPy runtime take for a generator: it returns an input."""
+    """A generator for the NumPy runtime's distributions, which returns an input."""
 
     values: Rows
 

@@ -19,15 +19,11 @@ from numpy.typing import NDArray
 
 from enn_ppo.checkpoints.policy_file import policy_bytes, read_policy_file
 from entity_gym import (
-    ActionSpace,
     CategoricalActionMask,
-    CategoricalActionSpace,
     Category,
     ContinuousActionMask,
-    ContinuousActionSpace,
     Entity,
     GlobalCategoricalActionMask,
-    GlobalCategoricalActionSpace,
     Observation,
     ObsSpace,
     SelectEntitiesActionMask,
@@ -48,15 +44,18 @@ from tests.c_policy import (
 )
 from tests.enn_ppo.forged import with_header
 from tests.runtime_policies import (
+    ACTIONS,
     CARD,
+    CONFIG,
     FLAG,
     ROCK,
     SHIP,
+    SPACE,
     Drawn,
     assert_like_modules,
     draw_policy,
+    frames,
     make_net,
-    observe,
     policy_of_world,
 )
 
@@ -128,26 +127,6 @@ def test_an_agent_forgets_where_an_episode_begins_and_remembers_nothing_of_a_ref
 
 
 # --- Frames
-
-SPACE = ObsSpace({name: Entity(["x", "y"]) for name in (SHIP, ROCK, CARD, FLAG)}, ["time"])
-ACTIONS: dict[str, ActionSpace] = {
-    "move": CategoricalActionSpace(["stay", "left", "right"]),
-    "aim": SelectEntityActionSpace(),
-    "pack": SelectEntitiesActionSpace(max=2),
-    "load": SelectEntitiesActionSpace(ordered=True, max=4),
-    "steer": ContinuousActionSpace([-1, 0], [1, np.inf]),
-    "mode": GlobalCategoricalActionSpace(["calm", "alert"]),
-}
-RELPOS = RelposConfig(kind="polar", extent=[8, 4], position_features=["x", "y"], interpolate=True)
-CONFIG = RogueNetConfig(d_model=16, n_layer=2, d_qk=8, relpos=RELPOS, backend="reference")
-
-
-def frames(counts: dict[str, int], *, hide: bool = False, memory: Any = "none") -> Drawn:
-    """A policy of all kinds of action, and three frames of so many entities."""
-    net = make_net(replace(CONFIG, memory=memory), SPACE, ACTIONS, 0)
-    ids = {name: [f"{name} {k}" for k in range(counts.get(name, 0))] for name in SPACE.entities}
-    rng = np.random.default_rng(0)
-    return Drawn(net, None, [observe(rng, net, ids, hide=hide) for _ in range(3)])
 
 
 def everybody(**masks: Any) -> dict[str, Any]:
@@ -313,7 +292,7 @@ def test_acting_allocates_nothing_in_frames_that_are_no_larger_than_before(tmp_p
 
 
 def refusal(drawn: Drawn, folder: Path, message: bytes) -> str:
-    """What the program says of a frame."""
+    """Answer of the program to a frame."""
     file = folder / "policy.safetensors"
     file.write_bytes(drawn.bytes())
     with Program(file, drawn.net.action_space) as running, pytest.raises(PolicyError) as refused:
@@ -498,7 +477,7 @@ def test_weights_of_an_unknown_part_are_refused(file: Path) -> None:
 
 
 def places_of(name: str, data: bytes) -> re.Match[bytes]:
-    """What a file's header says of where a tensor is."""
+    """Place of a tensor, as a file's header has it."""
     found = re.search(rb'"%b":[^}]*"data_offsets":\[(\d+),(\d+)\]' % name.encode(), data)
     assert found is not None
     return found

@@ -23,7 +23,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def printed(capsys: pytest.CaptureFixture[str], code: int, *arguments: object) -> str:
-    """What the command prints, which ends with this exit code."""
+    """Output of the command, which ends with this exit code."""
     assert export(list(map(str, arguments))) == code
     return "".join(capsys.readouterr())
 

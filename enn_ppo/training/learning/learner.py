@@ -135,7 +135,8 @@ class Learner:
         if stale:
             rollout, log_ratios = recompute_log_probs(self.model, rollout, sequences)
         advantages = self.estimate_advantages(rollout, scheduled.ppo, log_ratios)
-        largest, of_returns = (float(each.abs().max()) for each in (rollout.frames.rewards, advantages.returns))
+        sizes = [each.abs().max() for each in (rollout.frames.rewards, advantages.returns)]
+        largest, of_returns = torch.stack(sizes).tolist()  # synchronizes once
         if not math.isfinite(of_returns):
             raise ValueError(
                 f"returns of rewards of up to {largest:.3g} exceed float32: make the environment's rewards smaller"

@@ -104,7 +104,7 @@ def test_members_have_the_parameters_of_the_first(tmp_path: Path) -> None:
 
 
 def test_the_same_rewards_teach_nothing_beyond_those_of_the_group(tmp_path: Path) -> None:
-    """Where all members of a group earn the same, their advantages are 0 and so is the policy's gradient."""
+    """Advantages are 0 where all members of a group earn the same, and so is the policy's gradient."""
 
     class Equal(Copycat):
         def act(self, actions: Any) -> Any:

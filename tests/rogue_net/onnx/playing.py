@@ -26,7 +26,7 @@ def model_of(drawn: Drawn, folder: Path) -> onnx.ModelProto:
 
 
 def answers(drawn: Drawn, model: onnx.ModelProto, rng: np.random.Generator | None = None) -> list[dict[str, Any]]:
-    """What a model says of an episode, in the form that `assert_like_modules` takes."""
+    """Answers of a model in an episode, in the form that `assert_like_modules` takes."""
     player, spaces, said = Player(model), drawn.net.action_space, []
     reader = FrameReader(drawn.net.obs_space, spaces)
     for observation in drawn.observations:

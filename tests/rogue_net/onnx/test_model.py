@@ -20,8 +20,19 @@ from entity_gym import (
 from rogue_net import RogueNetConfig
 from rogue_net.numpy import PolicyError
 from rogue_net.numpy.reading import read_file
-from tests.rogue_net.numpy.playing import ACTIONS, CONFIG, SPACE, frames
-from tests.runtime_policies import ROCK, SHIP, Drawn, assert_like_modules, draw_policy, make_net, policy_of_world
+from tests.runtime_policies import (
+    ACTIONS,
+    CONFIG,
+    ROCK,
+    SHIP,
+    SPACE,
+    Drawn,
+    assert_like_modules,
+    draw_policy,
+    frames,
+    make_net,
+    policy_of_world,
+)
 
 onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxruntime")
@@ -57,7 +68,7 @@ def test_policies_remember_over_a_hundred_steps(seed: int, memory: str, of_value
     ids=["none", "one", "one flag", "three", "sixty"],
 )
 def test_frames_of_any_size(counts: dict[str, int], tmp_path: Path) -> None:
-    compare(frames(counts), tmp_path)
+    compare(frames(counts, hide=True), tmp_path)
 
 
 def test_a_frame_of_500_entities(tmp_path: Path) -> None:

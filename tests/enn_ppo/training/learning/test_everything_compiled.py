@@ -100,7 +100,7 @@ def net_of(memory: Any, seed: int) -> RogueNet:
 
 
 def acted(net: RogueNet, batch: ObsBatch, states: PolicyStates, begins: Tensor, step: int) -> tuple[ActResult, Any]:
-    """What a network does in a step of N environments, and what it remembered before."""
+    """Actions of a network in a step of N environments, and what it remembered before."""
     numbers = torch.arange(len(batch))
     before = states.recall(numbers.numpy(), begins.numpy())
     found = net.act(batch, before, generator=FrameKeys(keyed(step, numbers)))
