@@ -202,7 +202,7 @@ def test_what_is_no_policy_at_all_is_refused(tmp_path: Path, capsys: pytest.Capt
         load_agent(tmp_path / "text")
     with pytest.raises(ValueError, match="no checkpoint .*nowhere"):
         load_agent(tmp_path / "nowhere")
-    assert export([str(tmp_path / "nowhere"), str(tmp_path / "x")]) == 2
+    assert export([str(tmp_path / "nowhere"), str(tmp_path / "x.safetensors")]) == 2
     assert "error: no checkpoint" in capsys.readouterr().err
 
 
