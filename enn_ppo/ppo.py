@@ -451,15 +451,20 @@ def update(
     return dict(zip(stats, means, strict=True)) | {"explained_variance": explained_share, "epochs": epochs}
 
 
-def sequences_of(num_frames: int, num_envs: int, length: int | None) -> Tensor:
+def sequences_of(num_frames: int, num_envs: int, length: int | None, group_size: int = 1) -> Tensor:
     """(S, L) int64, the frames of each sequence of a rollout, which is ordered by step: L consecutive steps of an environment.
+
+    Of a rollout of one step, those of a group, since equal frames that stay together are encoded once.
 
     Args:
         num_frames: T * N.
         num_envs: N.
         length: L, or if T is no multiple of it the largest below that divides T; None: T.
+        group_size: environments in a group.
     """
     steps = num_frames // num_envs
+    if steps == 1:
+        return torch.arange(num_frames).view(-1, group_size)
     length = next(each for each in range(min(length or steps, steps), 0, -1) if steps % each == 0)
     frames = torch.arange(num_frames).view(steps // length, length, num_envs)
     return frames.transpose(1, 2).reshape(-1, length)

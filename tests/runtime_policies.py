@@ -52,6 +52,7 @@ from rogue_net.config import TranslationConfig
 from rogue_net.heads.distributions import ActionDistribution
 from rogue_net.heads.sets import IndependentSet
 from rogue_net.inputs.normalization import RunningNorm
+from tests.rogue_net.worlds import calm_down
 
 #: Greedy choices of two runtimes must be equal where the best two logits differ by more than this.
 CLEAR = 1e-4
@@ -324,6 +325,7 @@ def make_net(
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.15)
+        calm_down(net)
         for module in net.modules():
             if isinstance(module, RunningNorm):
                 module.update(torch.randn(20, len(module.mean)) * torch.rand(len(module.mean)) * 3 + 0.5)

@@ -268,10 +268,11 @@ static void p_decide_order(policy_agent *a, int number, int actor, int token, co
         for (some = 0, j = 0; j < n; j++) {
             if (places[j] || (has_budget && p_feature(a, action->cost, offer->actees[j]) > remains)) z[j] = -HUGE_VALF;
             some |= z[j] > -HUGE_VALF;
+            z[j] = z[j] > -HUGE_VALF ? 10 * tanhf(z[j]) : z[j];
             if (picks >= action->max) z[j] = -HUGE_VALF;
         }
         for (z[n] = 0, c = 0; c < width; c++) z[n] += q[c] * action->stop[c];
-        z[n] = some && picks < action->min ? -HUGE_VALF : z[n] / sqrtf((float)width);
+        z[n] = some && picks < action->min ? -HUGE_VALF : 10 * tanhf(z[n] / sqrtf((float)width));
         if ((k = p_choose(a, z, n + 1)) < 0) k = n; /* all are NaN, and so is the log-prob */
         memcpy(a->of[number].logits + a->choices[number].num_logits, z, sizeof *z * (n + 1));
         a->choices[number].num_logits += n + 1;

@@ -679,8 +679,8 @@ static p_json p_header(p_reader *r, const unsigned char *data, size_t size, uint
     if (!header.end || *header.at != '{' || p_space(header.end, to) < to)
         return p_fail(r->error, "the header is no JSON"), header;
     format = p_get(p_get(header, "__metadata__"), "format"), hash = p_get(p_get(header, "__metadata__"), "hash");
-    if (!p_is(format, "7"))
-        p_fail(r->error, "this version reads format 7, not format %.*s",
+    if (!p_is(format, "8"))
+        p_fail(r->error, "this version reads format 8, not format %.*s",
                format.at ? (int)(format.end - format.at) : 4, format.at ? format.at : "none");
     if (!hash.at || hash.end - hash.at != 66) p_fail(r->error, "the header has no hash");
     if (*r->error) return header;

@@ -25,7 +25,7 @@ from enn_ppo.checkpoints.trust import is_signature, signature_of
 from entity_gym.untrusted import JSON_BYTES, open_regular, parse_json, read_regular
 from rogue_net.finite import NotFinite
 
-FORMAT = 7  # raised when older files can no longer be read
+FORMAT = 8  # raised when older files can no longer be read
 STEP = re.compile(r"step_(\d{12,})")  # a checkpoint's name
 _FILE_BYTES = 2**34
 _CONFIG_BYTES = 2**20

@@ -78,7 +78,14 @@ def make_model(
 
 
 def make_learner(
-    model: ActorCritic, optim: OptimConfig, ppo: PPOConfig, *, seed: int, ranks: Ranks = ALONE, num_players: int = 1
+    model: ActorCritic,
+    optim: OptimConfig,
+    ppo: PPOConfig,
+    *,
+    seed: int,
+    ranks: Ranks = ALONE,
+    num_players: int = 1,
+    group_size: int = 1,
 ) -> Learner:
     """Make the learner of a policy that plays `num_players` players of each environment, on the device of its networks.
 
@@ -100,6 +107,7 @@ def make_learner(
         load_teacher(ppo.teacher, *spaces, device) if ppo.teacher is not None else None,
         seed=seed,
         num_players=num_players,
+        group_size=group_size,
         ranks=ranks,
     )
 

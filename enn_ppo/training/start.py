@@ -120,7 +120,13 @@ def make_state(
     models = {name: make_model(config.net, config.value_net, spaces, config.seed).to(device) for name in players}
     learners = {
         name: make_learner(
-            models[name], config.optim, config.ppo, seed=config.seed, ranks=ranks, num_players=len(players[name])
+            models[name],
+            config.optim,
+            config.ppo,
+            seed=config.seed,
+            ranks=ranks,
+            num_players=len(players[name]),
+            group_size=rollout.group_size,
         )
         for name in players
     }

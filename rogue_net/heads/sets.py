@@ -10,7 +10,7 @@ and W(end, c) = 1 for an allowed size c, otherwise 0. All sizes above `max`, or 
 
 **Ordered**: a pointer (Vinyals et al. 2015, arXiv 1506.03134) picks an actee, sees what it has picked, and picks again or stops:
 
-    z_j = (q + f(first) + l(last) + sum_i s(i) / n + r(share of the budget that is left)) · k_j / sqrt(K)
+    z_j = 10 tanh((q + f(first) + l(last) + sum_i s(i) / n + r(share of the budget that is left)) · k_j / sqrt(K))
 
 over the n actees that were not picked, and a learned key for stopping; f, l and s are linear maps of the picked tokens.
 
@@ -41,6 +41,9 @@ from rogue_net.heads.readout import Readout
 
 #: Numbers of a draw of one actor: pick times this, plus the entity.
 DRAWS_OF_PICK = 2**32
+#: Scores of picks lie within this: a policy of many picks, each of which is soon certain, stops to improve (Bello et al. 2016,
+#: arXiv 1611.09940).
+LARGEST_SCORE = 10.0
 #: Logarithm of a weight that is nearly 0; with -inf, gradients would be NaN.
 NEVER = -1e30
 
@@ -324,7 +327,7 @@ class Pointer:
             # below 0 where another agent has picked what is dearer
             share = ((self.budgets - spent) / self.budgets.clamp(min=1e-6)).clamp(0, 1)
             queries = queries + self.left(share.to(self.left.weight.dtype).unsqueeze(2)).float()
-        scores = (queries / temperature) @ self.keys.transpose(1, 2) * self.scale
+        scores = (queries @ self.keys.transpose(1, 2) * self.scale).tanh() * (LARGEST_SCORE / temperature)
         stops = ~is_open.any(dim=2) | (num_picked >= self.space.min)
         if self.space.max is not None:
             is_open = is_open & (num_picked < self.space.max).unsqueeze(1)

@@ -108,8 +108,8 @@ class Sets:
 class OrderedSets:
     """A pointer picks an actee, sees what it has picked, and picks again or stops; `p` are those of the first pick.
 
-    z_j = (q + f(first) + l(last) + sum_i s(i) / N + r(share of the budget that is left)) · k_j / sqrt(K), over the actees that
-    are open, not picked and affordable, and a learned key for stopping
+    z_j = 10 tanh((q + f(first) + l(last) + sum_i s(i) / N + r(share of the budget that is left)) · k_j / sqrt(K)), over the
+    actees that are open, not picked and affordable, and a learned key for stopping
     """
 
     def __init__(self, action: Settings, *parts: Any) -> None:
@@ -126,7 +126,7 @@ class OrderedSets:
             is_open = self.is_open & (places == 0) & (self.costs <= left)
             stops = ~is_open.any(1, keepdims=True) | (pick >= self.action.get("min", 0))
             is_open = is_open & (pick < self.action.get("max", n + 1))
-            logits = query @ self.keys / math.sqrt(len(self.keys))
+            logits = 10 * np.tanh(query @ self.keys / math.sqrt(len(self.keys)))
             log_probs = log_softmax(logits, np.concatenate([is_open, stops], 1))
             self.p, column = self.p if pick else np.exp(log_probs), drawn(log_probs, rng)
             self.log_probs += np.where(is_picking, log_probs[rows, column], 0)

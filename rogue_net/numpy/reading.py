@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-FORMAT = 7  # of the files that are read
+FORMAT = 8  # of the files that are read
 DTYPES = {"F32": "<f4", "F64": "<f8", "I64": "<i8", "U8": "|u1", "BOOL": "|b1"}
 GLOBAL, ACTORS = "__global__", "actors"  # the entity of the whole frame; in `after`: the actors before
 Array: TypeAlias = "np.ndarray[Any, Any]"

@@ -116,7 +116,7 @@ class OrderedSets(heads.OrderedSets):
                 query = query + self.of_left(part)
             still_open = is_open & (places == 0) & (costs <= left)
             stops = ~still_open.any(1, keepdims=True) | (k >= action.get("min", 0))
-            log_probs = log_softmax(query @ keys, graph.concat([still_open, stops], 1))
+            log_probs = log_softmax(10 * np.tanh(query @ keys), graph.concat([still_open, stops], 1))
             noise = rng.values[:, np.minimum(k, (rng.values.length(1) - 1).squeeze(0))]
             column: Rows = (log_probs + noise).argmax(1)
             log_prob = log_prob + np.where(is_picking, log_probs.at(column), 0)

@@ -430,7 +430,7 @@ DAMAGED = "the hash does not fit the content: the file is damaged"
         (lambda data: (2**32 - 1).to_bytes(8, "little") + data[8:], NO_FILE),
         (lambda data: (2**63).to_bytes(8, "little") + data[8:], NO_FILE),
         (lambda data: (4).to_bytes(8, "little") + b"null" + data[8:], "the header is no JSON"),
-        (lambda data: (2).to_bytes(8, "little") + b"{}" + data[8:], "this version reads format 7, not format none"),
+        (lambda data: (2).to_bytes(8, "little") + b"{}" + data[8:], "this version reads format 8, not format none"),
     ],
     ids=["empty", "seven bytes", "cut in the header", "half", "a byte less", "a byte more", "a bit flipped", "a digit",
          "a bracket", "deep", "pickle", "4 GB", "2^63", "null", "no metadata"],
@@ -440,9 +440,9 @@ def test_a_broken_file_is_one_clear_error(damage: Callable[[bytes], bytes], mess
     assert loading(file) == message
 
 
-@pytest.mark.parametrize("version", ["6", "8"])
+@pytest.mark.parametrize("version", ["7", "9"])
 def test_a_file_of_another_version_is_refused_by_name(version: str, file: Path) -> None:
-    assert loading(with_header(file, format=version)) == f'this version reads format 7, not format "{version}"'
+    assert loading(with_header(file, format=version)) == f'this version reads format 8, not format "{version}"'
 
 
 def with_weights(file: Path, weights: Mapping[str, torch.Tensor | None]) -> Path:

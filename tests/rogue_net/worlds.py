@@ -29,6 +29,7 @@ from entity_gym.batch.vec_obs import VecObs
 from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.config import Backend
 from rogue_net.heads.noise import FrameKeys, keyed
+from rogue_net.heads.sets import OrderedSetHead
 from rogue_net.rogue_net import Evaluation
 
 # names that a module's or a buffer's name may not have
@@ -69,10 +70,20 @@ def make_net(world: World = LOCAL, *, n_layer: int = 2, seed: int = 0, backend: 
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
+    calm_down(net)
     for entity in net.embedding.entities:
         if entity.num_features:
             entity.norm.update(torch.randn(50, entity.num_features) * 2 + 1)
     return net
+
+
+def calm_down(net: RogueNet) -> None:
+    """Make heads that pick sets about as certain as others: they multiply by 10."""
+    with torch.no_grad():
+        for head in net.heads:
+            if isinstance(head, OrderedSetHead):
+                for parameter in (*head.key.parameters(), head.stop):
+                    parameter.mul_(0.1)
 
 
 @cache

@@ -78,6 +78,7 @@ class Learner:
         teacher: whose logits `TeacherLoss` needs.
         seed: of the run.
         num_players: players of each environment that this policy plays; a rollout has a column for each.
+        group_size: environments in a group.
         ranks: the processes that train together, each on rollouts of the same size.
 
     Attributes:
@@ -97,12 +98,13 @@ class Learner:
         *,
         seed: int,
         num_players: int = 1,
+        group_size: int = 1,
         ranks: Ranks = ALONE,
     ) -> None:
         self.model, self.optimizer, self.ranks = model, optimizer, ranks
         self.device = model.value_head.deviation.device
         self.ppo, self._optim, self._seed = ppo, optim, seed
-        self._num_players = num_players
+        self._num_players, self._group_size = num_players, group_size
         self.return_scale = ReturnScale() if ppo.normalize == "returns" else None
         self._action_space = action_space
         self.loss: Loss = partial(ppo_loss, terms=terms)
@@ -131,7 +133,7 @@ class Learner:
         self.begin(scheduled)
         log_ratios = None
         length = self._optim.sequence_length or (None if self.model.remembers else 1)
-        sequences = sequences_of(len(rollout.frames), rollout.num_envs, length)
+        sequences = sequences_of(len(rollout.frames), rollout.num_envs, length, self._group_size)
         if stale:
             rollout, log_ratios = recompute_log_probs(self.model, rollout, sequences)
         advantages = self.estimate_advantages(rollout, scheduled.ppo, log_ratios)

@@ -5,13 +5,13 @@
 // docs/training.md has the file, docs/network.md the network, docs/protocol.md observations and actions. Shapes: E
 // entities of the frame, C choices, n rows, D width, H heads, K width of a head or key. Rows lie end to end in float64.
 
-const FORMAT = "7";
+const FORMAT = "8";
 const GLOBAL = "__global__"; // the entity with global features and actions, the last of every frame
 const ACTORS = "actors"; // in `after`: the actors of an action decide in turn
 const NOBODY = -1;
 const NEVER = -1e30; // the logarithm of 0, where infinity would become NaN
 const [SMALLEST, LARGEST] = [2 ** -126, (2 - 2 ** -23) * 2 ** 127]; // of float32
-const { abs, exp, floor, fround, hypot, log, log1p, max, min, sqrt } = Math;
+const { abs, exp, floor, fround, hypot, log, log1p, max, min, sqrt, tanh } = Math;
 const fail = (why) => {
   throw new Error(why);
 };
@@ -639,7 +639,8 @@ function orderedSet(weights, action) {
       const can = actees.map((_, j) => !chosen.includes(j) && (!open || open[j]) && (!costs || costs[j] <= left));
       const may = can.map((each) => each && chosen.length < (action.max ?? Infinity));
       const stops = !can.includes(true) || chosen.length >= (action.min ?? 0);
-      const made = pick(products(now, [...keys, weights.get("stop")]), [...may, stops], random);
+      const logits = products(now, [...keys, weights.get("stop")]).map((each) => 10 * tanh(each));
+      const made = pick(logits, [...may, stops], random);
       [logProb, row] = [logProb + made.logProb, row ?? made.row];
       if (made.choice === actees.length) return { choice: chosen.map((j) => actees[j]), logProb, row };
       chosen.push(made.choice);

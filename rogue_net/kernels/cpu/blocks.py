@@ -18,6 +18,7 @@ from rogue_net.kernels.cpu.tables import (
     Tile,
     activations_of,
     bias_of,
+    num_encoded,
     transposed,
     weight_of,
 )
@@ -32,7 +33,7 @@ def transform(
     n = normalize(x);  qkv = n Wqkv';  y = attention(qkv);  x += y Wo
     n = normalize(x);  g = gelu(n W1');  x += g W2
     """
-    frames = high - low
+    frames = num_encoded(tile, high - low)
     width, rows = net.width, tile.offsets[frames]
     bias, has_bias = net.weights, 0  # what the block before has left to add
     if net.memory >= 0 and net.num_blocks == 0:
@@ -158,11 +159,11 @@ def add_outer(kernels, net, tile, x, dy, gradient, layer, rows):  # type: ignore
 
 @inline
 def _place(net, batch, tile, low, high):  # type: ignore[no-untyped-def]
-    """Copy where the entities of the frames `low:high` stand."""
+    """Copy where the entities of the encoded frames stand."""
     geometry, entities, dimensions = batch.geometry, tile.entities, net.scheme.dimensions
     to = 0
-    for position in range(low, high):
-        frame = batch.frames[position]
+    for local in range(num_encoded(tile, high - low)):
+        frame = batch.frames[low + tile.encoded[local]]
         for token in range(geometry.first[frame], geometry.first[frame] + batch.lengths[frame]):
             for d in range(dimensions):
                 entities.positions[d * entities.room + to] = geometry.positions[token * dimensions + d]

@@ -17,7 +17,7 @@ from entity_gym.spaces import GLOBAL_ENTITY
 from rogue_net.batch.obs_batch import ActionMask, ObsBatch
 from rogue_net.batch.ragged import RaggedTensor, State
 from rogue_net.inputs.embedding import EntityEmbedding
-from rogue_net.kernels.cpu.calling import ints_at
+from rogue_net.kernels.cpu.calling import flags_at, floats_at, ints_at
 from rogue_net.kernels.cpu.compiling import Count, Ints, Table, address, bind, inline, kernel, table
 from rogue_net.kernels.cpu.inputs import prepare
 from rogue_net.kernels.cpu.remember import link
@@ -106,6 +106,54 @@ def survey(
                 found[0] = max(found[0], (pairs + sizes[frame] - 1) // sizes[frame])
 
 
+@kernel
+def compare(
+    num_frames: Count,
+    num_types: Count,
+    types: Table[EntityType],
+    num_actions: Count,
+    actions: Table[Action],
+    originals: Ints,
+) -> None:
+    """Find frames with the entities, and the selectable ones, of the frame before.
+
+    Args:
+        num_frames: B.
+        originals: (B) the frames themselves; result: see `FrameTables`.
+    """
+    for frame in range(1, num_frames):
+        if _is_copy(frame, num_types, types, num_actions, actions):
+            originals[frame] = originals[frame - 1]
+
+
+@inline
+def _is_copy(frame, num_types, types, num_actions, actions):  # type: ignore[no-untyped-def]
+    for number in range(num_types):
+        of_type = types[number]
+        offsets, width = ints_at(of_type.offsets), of_type.num_features
+        before, first, end = offsets[frame - 1], offsets[frame], offsets[frame + 1]
+        if end - first != first - before:
+            return False
+        features, visible = floats_at(of_type.features), flags_at(of_type.visible)
+        for at in range(first * width, end * width):
+            if features[at] != features[at - (first - before) * width]:
+                return False
+        for entity in range(first, end if of_type.visible != 0 else first):
+            if visible[entity] != visible[entity - (first - before)]:
+                return False
+    for number in range(num_actions):
+        action = actions[number]
+        if action.actee_offsets != 0:
+            offsets, actees = ints_at(action.actee_offsets), ints_at(action.actees)
+            before, first, end = offsets[frame - 1], offsets[frame], offsets[frame + 1]
+            if end - first != first - before:
+                return False
+            for at in range(first, end):
+                if actees[at] != actees[at - (first - before)]:
+                    return False
+    return True
+
+
 @inline
 def _are_offsets(offsets, num_frames, count):  # type: ignore[no-untyped-def]
     if offsets[0] != 0 or offsets[num_frames] != count:
@@ -154,6 +202,8 @@ class FrameTables(NamedTuple):
     num_actors: NDArray[np.int64]  # (B) of all actions
     hides: bool
     pairs: int  # most actor-choice pairs of a frame for each unit of its size
+    #: (B) the first of the frames before that each equals, all of them; itself, if it differs from the one before
+    originals: NDArray[np.int64]
     held: list[Any]  # owners of the memory
     geometry: TokenPositions | None = None  # with relative positions
     hidden: Tensor | None = None  # (K, D) what was remembered before the frames; None: the network remembers nothing
@@ -167,6 +217,8 @@ def columns_of(
     action_plans: Mapping[str, ActionPlan],
     actions: Mapping[str, RaggedTensor],
     log_probs: Mapping[str, Tensor],
+    *,
+    shares: bool,
 ) -> FrameTables:
     """Frames as the kernels read them, with inputs as the linear layers want them.
 
@@ -177,6 +229,7 @@ def columns_of(
         action_plans: of the network.
         actions: action -> what actors did, or memory for what they will do.
         log_probs: action -> (A,) of what they did, or memory.
+        shares: whether a frame that equals the one before shares its tokens, as tokens do not depend on what was chosen.
 
     Raises:
         ValueError: numbers, offsets or indices of the batch do not go together.
@@ -240,8 +293,18 @@ def columns_of(
     if wrong:
         _refuse(batch, wrong, [*batch.features, *action_plans][number], index, lengths)
     _write_inputs(batch, num_globals, type_plans, type_table, joining)
+    originals = np.arange(num_frames)
+    if shares:
+        bind(compare)(
+            num_frames,
+            len(type_table),
+            address(type_table),
+            len(action_rows),
+            address(action_table),
+            address(originals),
+        )
     held.append(action_table)
-    return FrameTables(type_table, action_table, lengths, sizes, acting, bool(batch.visible), pairs, held)
+    return FrameTables(type_table, action_table, lengths, sizes, acting, bool(batch.visible), pairs, originals, held)
 
 
 def with_memory(

@@ -44,8 +44,12 @@ log = logging.getLogger(__name__)
 # What LLVM may change: no infinities or NaNs are ruled out, so that a NaN stays one.
 FLAGS = ("contract", "reassoc", "nsz", "arcp")
 
-# Numba's cache looks at the file of a kernel only; with this in its keys it sees a change in any of them.
-_DIGEST = hashlib.sha256(b"".join(path.read_bytes() for path in sorted(Path(__file__).parent.glob("*.py")))).hexdigest()
+# Numba's cache looks at the file of a kernel only; with this in its keys it sees a change in any of them, and in the heads,
+# whose constants they have.
+_FOLDERS = [Path(__file__).parent, Path(__file__).parents[2] / "heads"]
+_DIGEST = hashlib.sha256(
+    b"".join(file.read_bytes() for each in _FOLDERS for file in sorted(each.glob("*.py")))
+).hexdigest()
 
 
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -12,7 +12,7 @@ from rogue_net.kernels.cpu.calling import floats_at, ints_at, invoke, shifted
 from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, inner_kernel, value
 from rogue_net.kernels.cpu.rows import clear
 from rogue_net.kernels.cpu.simd import fma, load, spread, store, total
-from rogue_net.kernels.cpu.tables import BOUND, GIVEN, Choice, Kernels, Minibatch, Net, Tile
+from rogue_net.kernels.cpu.tables import BOUND, GIVEN, Choice, Kernels, Minibatch, Net, Tile, num_encoded
 
 
 @inner_kernel
@@ -28,8 +28,10 @@ def decide(
 ) -> None:
     """Write values of the frames, actions where they are not given, their log-probs, and entropies."""
     if net.has_value:
-        for frame in range(high - low):
-            tile.values[frame] = _value(lanes, net, tile, frame)
+        for frame in range(num_encoded(tile, high - low)):
+            value_of_frame = _value(lanes, net, tile, frame)
+            for local in range(tile.encoded[frame], tile.encoded[frame + 1]):
+                tile.values[local] = value_of_frame
     actor = 0
     tile.action_actors[0] = 0
     for number in range(net.num_actions):
@@ -40,7 +42,7 @@ def decide(
         for position in range(low, high):
             frame = batch.frames[position]
             for source in range(offsets[frame], offsets[frame + 1]):
-                tile.actor_tokens[actor] = tile.offsets[position - low] + indices[source]
+                tile.actor_tokens[actor] = tile.offsets[tile.encodings[position - low]] + indices[source]
                 tile.actor_frames[actor] = position - low
                 tile.actor_sources[actor] = source
                 if choice.mode == GIVEN:
@@ -74,9 +76,10 @@ def decide_backward(
     lanes: Const, kernels: Kernels, net: Net, batch: Minibatch, tile: Tile, low: Count, high: Count, gradient: Floats
 ) -> None:
     """Write the gradient of `tile.tokens` to `tile.x`, and add those of the heads' weights."""
-    clear(tile.x, 0, tile.offsets[high - low] * net.width)
+    encoded = num_encoded(tile, high - low)
+    clear(tile.x, 0, tile.offsets[encoded] * net.width)
     if net.has_value:
-        for frame in range(high - low):
+        for frame in range(encoded):
             _value_backward(lanes, net, tile, frame, gradient)
     for number in range(net.num_actions - 1, -1, -1):  # a head may have read what those before it decided
         if tile.action_actors[number + 1] > tile.action_actors[number]:
@@ -88,7 +91,9 @@ def decide_backward(
 @inline
 def _value_backward(lanes, net, tile, frame, gradient):  # type: ignore[no-untyped-def]
     width, first, end = net.width, tile.offsets[frame], tile.offsets[frame + 1]
-    slope = tile.dvalues[frame] * net.value_deviation
+    slope = np.float32(0)
+    for local in range(tile.encoded[frame], tile.encoded[frame + 1]):
+        slope += tile.dvalues[local] * net.value_deviation
     direct = shifted(gradient, net.direct)
     direct[net.dvalue_bias] += slope
     of_each = slope / np.float32(max(end - first, 1))

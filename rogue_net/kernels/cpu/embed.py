@@ -23,6 +23,7 @@ from rogue_net.kernels.cpu.tables import (
     Net,
     Tile,
     bias_of,
+    num_encoded,
     weight_of,
 )
 
@@ -33,18 +34,19 @@ def embed(lanes: Const, kernels: Kernels, net: Net, batch: Minibatch, tile: Tile
 
     token = LayerNorm(ReLU(W x + b + Σ_c table_c[id_c])), or for a type without features its vector.
     """
-    width = net.width
-    for position in range(low, high):
-        tile.next[position - low] = tile.offsets[position - low]
+    width, encoded = net.width, num_encoded(tile, high - low)
+    for local in range(encoded):
+        tile.next[local] = tile.offsets[local]
     row = 0
     for number in range(net.num_types):
         of_type = net.types[number]
         offsets, stride = ints_at(of_type.offsets), of_type.stride
         values = floats_at(of_type.inputs)
         tile.type_rows[number] = start = row
-        for position in range(low, high):
+        for local in range(encoded):
+            position = low + tile.encoded[local]
             frame = batch.frames[position]
-            token = tile.next[position - low]
+            token = tile.next[local]
             for entity in range(offsets[frame], offsets[frame + 1]):
                 tile.places[row] = token
                 tile.sources[row] = entity
@@ -54,7 +56,7 @@ def embed(lanes: Const, kernels: Kernels, net: Net, batch: Minibatch, tile: Tile
                     _place_memory(batch, tile, of_type, position, low, entity, token)
                 row += 1
                 token += 1
-            tile.next[position - low] = token
+            tile.next[local] = token
         if of_type.vector >= 0:
             for r in range(start, row):
                 for d in range(0, width, value(lanes)):

@@ -11,7 +11,7 @@ from rogue_net.kernels.cpu.calling import ints_at, invoke, shifted
 from rogue_net.kernels.cpu.compiling import Const, inline
 from rogue_net.kernels.cpu.rows import add_bias, add_row, add_rows, gather
 from rogue_net.kernels.cpu.simd import exp, spread, total
-from rogue_net.kernels.cpu.tables import BOUND, SAMPLED, bias_of, transposed, weight_of
+from rogue_net.kernels.cpu.tables import BOUND, SAMPLED, bias_of, num_encoded, transposed, weight_of
 
 TINY = np.float32(np.finfo(np.float32).tiny)
 EIGHT = Const(8)
@@ -56,13 +56,14 @@ def queries_and_keys(lanes, kernels, net, action, batch, tile, low, high, start,
     padded = net.linears[action.layer].outputs
     offsets, indices = ints_at(action.actee_offsets), ints_at(action.actees)
     count = 0
-    for position in range(low, high):
-        frame = batch.frames[position]
-        tile.actee_starts[position - low] = count
+    encoded = num_encoded(tile, high - low)
+    for local in range(encoded):
+        frame = batch.frames[low + tile.encoded[local]]
+        tile.actee_starts[local] = count
         for source in range(offsets[frame], offsets[frame + 1]):
-            tile.actee_tokens[count] = tile.offsets[position - low] + indices[source]
+            tile.actee_tokens[count] = tile.offsets[local] + indices[source]
             count += 1
-    tile.actee_starts[high - low] = count
+    tile.actee_starts[encoded] = count
     linear_of(lanes, kernels, net, tile, tile.actee_tokens, 0, count, action.layer + 1, tile.keys)
     if action.parameter >= 0:
         for k in range(padded):

@@ -41,14 +41,14 @@ class TileMemory:
         self._net, self._inputs, self._keys, self._numbers, self._ordered = net, inputs, keys, numbers, ordered
         self._shape = (0, 0, 0, 0)
 
-    def of(self, room: int, logits: int, num_types: int, num_actions: int) -> tables.Tile:
-        """A tile for `room` tokens and so many logits of all actions, types and actions."""
+    def of(self, room: int, usual: int, logits: int, num_types: int, num_actions: int) -> tables.Tile:
+        """A tile with `room`, at most `usual` tokens, and so many logits of all actions, types and actions."""
         shape = (room, logits, num_types, num_actions)
         if any(mine < asked for mine, asked in zip(self._shape, shape, strict=True)):
             self._shape = tuple(max(pair) for pair in zip(self._shape, shape, strict=True))  # type: ignore[assignment]
             self._make(*self._shape)
         # the logits of this batch have places for so many tokens
-        return self._tile if self._tile.room == room else self._tile._replace(room=room)
+        return self._tile._replace(room=room, usual=usual)
 
     def _make(self, room: int, logits: int, num_types: int, num_actions: int) -> None:
         width, head_width, mixing = (self._net[name] for name in ("width", "head_width", "mixing"))
@@ -73,19 +73,20 @@ class TileMemory:
             actors * self._numbers,
             width,
         ]
-        of_sets = [size * keys * self._ordered for size in (*[room + ROWS] * 6, 1, 1, room)]
+        of_sets = [size * self._ordered for size in (*[(room + ROWS) * keys] * 6, keys, keys, room * keys, room + 8)]
         of_memory = [0] * 6
         if self._net["memory"] >= 0:
             of_memory = [room * width, 2 * room * width, room * width, room * width, room, room]
         ints = {
-            "offsets": room + 2, "next": room + 1, "places": room, "sources": room, "type_rows": num_types + 1,
+            "encoded": room + 1, "encodings": room, "offsets": room + 2, "next": room + 1,
+            "places": room, "sources": room, "type_rows": num_types + 1,
             "actor_tokens": actors, "actor_frames": actors, "actor_sources": actors,
             "action_actors": num_actions + 1, "actee_tokens": room, "actee_starts": room + 1,
             "origins": room, "origin_rows": room,
         }  # fmt: skip
         # the logits are more than the pairs of any action
         of_choices = [size * chained for size in (actors + logits, room + 1, room, room)]
-        more_ints = [*of_choices, room * self._ordered, room]
+        more_ints = [*of_choices, room * self._ordered, (room + 1) * self._ordered, room]
         keys_at_once = padded(room, 16)  # a multiple of any number of lanes
         of_attention = attention.scratch_sizes(head_width, keys_at_once)
         of_relative = relative_attention.scratch_sizes(scheme.dimensions, scheme.terms, head_width, keys_at_once)
@@ -110,10 +111,11 @@ class TileMemory:
         visible: Any = address(self._visible)
         self._tile = tables.Tile(
             room=room,
+            usual=room,
             visible=visible,
             memory=tables.MemoryActivations(*memory),
-            chains=tables.Chains(*chains, *int_places[len(ints) : -2]),
-            sets=tables.Sets(*sets, *int_places[-2:-1]),
+            chains=tables.Chains(*chains, *int_places[len(ints) : -3]),
+            sets=tables.Sets(*sets, *int_places[-3:-1]),
             attention=attention.Scratch(keys_at_once, *own),
             relative=relative_attention.Scratch(keys_at_once, *rest[: len(of_relative)]),
             entities=Places(places_room, *rest[len(of_relative) :], *int_places[-1:]),

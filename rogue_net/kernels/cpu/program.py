@@ -78,6 +78,7 @@ if TYPE_CHECKING:
 EIGHT, SIXTEEN = Const(8), Const(16)
 KEYS = Const(LANES)  # of attention with relative positions, handled at once
 TOKENS_OF_A_THREAD = 256  # that are worth another thread
+MOST_COPIES = 32  # frames that share their tokens, for which a tile has room
 WAKING = 2**16  # tokens times width squared that take as long as waking a thread
 _NOWHERE: Any = 0  # in the place of an address that is not used
 _NO_GEOMETRY = tables.TokenPositions(*[_NOWHERE] * len(tables.TokenPositions._fields))
@@ -149,8 +150,8 @@ def jobs_of(config: RogueNetConfig, action_space: Mapping[str, ActionSpace]) -> 
 _CALLED: list[Job] = [
     (each, ())
     for each in (
-        tile.learn, columns.survey, remember.link, tile.act, inputs.prepare, flat.fold, flat.unfold, flat.adam, flat.add_up,
-        flat.squares,
+        tile.learn, columns.survey, columns.compare, remember.link, tile.act, inputs.prepare, flat.fold, flat.unfold, flat.adam,
+        flat.add_up, flat.squares,
     )
 ]  # fmt: skip
 
@@ -488,8 +489,10 @@ class Program:
         plans = self._actions if plans is None else plans
         masks = {name: self.net.priced(name, batch.action_masks[name], batch) for name in plans}
         batch = replace(batch, action_masks=batch.action_masks | masks)
-        columns = columns_of(batch, embedding.num_globals, self._types, plans, actions, log_probs)
-        if (memory := self.net.transformer.memory) is not None:
+        memory = self.net.transformer.memory
+        shares = memory is None and all(plan.row.reader < 0 for plan in plans.values())
+        columns = columns_of(batch, embedding.num_globals, self._types, plans, actions, log_probs, shares=shares)
+        if memory is not None:
             memory.check_ids(batch)
             columns = with_memory(columns, batch, state, before, self.net.config.d_model)
         if self._net_fields["mixing"] != RELATIVE:
@@ -689,9 +692,10 @@ class Program:
         if ends is not None:
             limits = np.append(0, ends)
             parts = [(int(limits[low]), int(limits[high])) for low, high in parts]
-        tiles = self._tiles_for(columns, int(sizes.max(initial=1)), len(parts))
+        tiles = self._tiles_for(columns, int(sizes.max(initial=1)), _most_equal(columns.originals[frames]), len(parts))
         batch = tables.Minibatch(
             frames=address(frames),
+            originals=address(columns.originals),
             lengths=address(columns.lengths),
             sizes=address(columns.sizes),
             hides=columns.hides,
@@ -704,16 +708,28 @@ class Program:
         )
         return parts, tiles, batch
 
-    def _tiles_for(self, columns: FrameTables, largest: int, threads: int) -> list[tables.Tile]:
-        """The memory of each thread, for sequences of at most `largest` tokens, with places for the logits of all actions."""
-        room = padded(max(usual_room(self.net.config.d_model), largest) + ROWS, ROWS)
+    def _tiles_for(self, columns: FrameTables, largest: int, copies: int, threads: int) -> list[tables.Tile]:
+        """The memory of each thread, for sequences of at most `largest` tokens, with places for the logits of all actions.
+
+        `copies`: how many frames share their tokens at most.
+        """
+        most = max(usual_room(self.net.config.d_model), largest)
+        usual, room = padded(most + ROWS, ROWS), padded(most * min(copies, MOST_COPIES) + ROWS, ROWS)
         logits = 0
         for number, plan in enumerate(self._actions.values() if len(columns.actions) else ()):
             columns.actions["logits"][number] = logits
             logits += room * (padded(plan.choices, 8) if plan.choices else columns.pairs)
         tiles: list[TileMemory] = self._local.__dict__.setdefault("tiles", [])
         tiles += [self._new_memory() for _ in range(threads - len(tiles))]
-        return [each.of(room, logits, len(columns.types), len(columns.actions)) for each in tiles[:threads]]
+        return [each.of(room, usual, logits, len(columns.types), len(columns.actions)) for each in tiles[:threads]]
+
+
+def _most_equal(originals: NDArray[np.int64]) -> int:
+    """The length of the longest run of equal numbers, at least 1."""
+    changes = np.flatnonzero(originals[1:] != originals[:-1])
+    if len(changes) >= len(originals) - 1:
+        return 1
+    return int(np.diff(changes, prepend=-1, append=len(originals) - 1).max())
 
 
 def _shares(sizes: NDArray[np.int64], width: int) -> list[tuple[int, int]]:

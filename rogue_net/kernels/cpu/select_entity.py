@@ -51,8 +51,9 @@ def decide(
     for actor in range(start, end):
         local, source = tile.actor_frames[actor], tile.actor_sources[actor]
         frame = batch.frames[low + local]
-        first = tile.actee_starts[local]
-        num_actees = tile.actee_starts[local + 1] - first
+        encoded = tile.encodings[local]
+        first = tile.actee_starts[encoded]
+        num_actees = tile.actee_starts[encoded + 1] - first
         choices = num_actees + 1 if has_nobody else num_actees
         pair = first_pair(action, source, frame, num_actees) if action.mask != 0 else 0
         chosen, num_open = -1, 0
@@ -143,8 +144,9 @@ def decide_backward(
     for actor in range(start, end):
         local, source = tile.actor_frames[actor], tile.actor_sources[actor]
         frame = batch.frames[low + local]
-        first = tile.actee_starts[local]
-        num_actees = tile.actee_starts[local + 1] - first
+        encoded = tile.encodings[local]
+        first = tile.actee_starts[encoded]
+        num_actees = tile.actee_starts[encoded + 1] - first
         choices = num_actees + 1 if has_nobody else num_actees
         query = (actor - start) * padded
         clear(tile.rows, query, padded)

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from rogue_net.heads.sets import DRAWS_OF_PICK
+from rogue_net.heads.sets import DRAWS_OF_PICK, LARGEST_SCORE
 from rogue_net.kernels.cpu.calling import flags_at, floats_at, ints_at, shifted
 from rogue_net.kernels.cpu.compiling import Const, Count, Floats, inline, inner_kernel
 from rogue_net.kernels.cpu.heads import (
@@ -21,18 +21,16 @@ from rogue_net.kernels.cpu.heads import (
     first_pair,
     linear_backward,
     linear_of,
-    log_softmax,
     noise_key,
     queries_and_keys,
     queries_and_keys_backward,
     score,
-    slope_of,
 )
 from rogue_net.kernels.cpu.rows import add_row, add_scaled, clear, product_of
-from rogue_net.kernels.cpu.simd import load, store
+from rogue_net.kernels.cpu.simd import exp, first_lanes, fma, largest, load, maximum, minimum, spread, store, total
 from rogue_net.kernels.cpu.tables import GIVEN, Choice, Kernels, Minibatch, Net, Tile
 
-ONE = np.float32(1)
+ONE, LARGEST = np.float32(1), np.float32(LARGEST_SCORE)
 
 
 @inner_kernel
@@ -123,8 +121,9 @@ class Own(NamedTuple):
 @inline
 def _own(net, action, batch, tile, low, start, actor, count):  # type: ignore[no-untyped-def]
     source, local, width = tile.actor_sources[actor], tile.actor_frames[actor], net.linears[action.layer].outputs
-    frame, first = batch.frames[low + local], tile.actee_starts[local]
-    num_actees = tile.actee_starts[local + 1] - first
+    frame, encoded = batch.frames[low + local], tile.encodings[local]
+    first = tile.actee_starts[encoded]
+    num_actees = tile.actee_starts[encoded + 1] - first
     pair, actee = first_pair(action, source, frame, num_actees), ints_at(action.actee_offsets)[frame]
     scale = ONE / np.float32(math.sqrt(np.float32(action.choices)))
     return Own(source, (actor - start) * width, first * width, count * width, actee, pair, num_actees, width, scale)
@@ -189,22 +188,22 @@ def _write_seen(lanes, kernels, net, action, tile, count):  # type: ignore[no-un
 @inline
 def _pick(net, action, tile, choice, key, own, logits):  # type: ignore[no-untyped-def]
     """Pick actees until stopping is picked; returns the log-prob and the entropy."""
-    made, actees = ints_at(action.actions), ints_at(action.actees)
+    made, actees, columns = ints_at(action.actions), ints_at(action.actees), tile.sets.columns
     log_prob, entropy = np.float32(0), np.float32(0)
     remains = _budget(action, own)
     for c in range(own.count if choice.mode != GIVEN else 0):
         made[own.pair + c] = 0
     for pick in range(own.count + 1):
-        chosen = _ask(net, action, tile, own, pick, remains, logits)
-        entropy += log_softmax(logits, 0, own.count + 1)
+        chosen, found, count = _ask(net, action, tile, own, pick, remains, logits)
+        entropy += _log_softmax(logits, count)
         if choice.mode != GIVEN:
             highest = np.float32(-np.inf)
-            for c in range(own.count + 1):
-                entity = actees[own.actee + c] if c < own.count else -1
-                found = score(choice, key, logits[c], entity + pick * DRAWS_OF_PICK)
-                if found > highest and logits[c] > CLOSED:
-                    chosen, highest = c, found
-        log_prob += logits[chosen]
+            for k in range(count):
+                entity = actees[own.actee + columns[k]] if columns[k] < own.count else -1
+                scored = score(choice, key, logits[k], entity + pick * DRAWS_OF_PICK)
+                if scored > highest:
+                    chosen, found, highest = columns[k], k, scored
+        log_prob += logits[found] if found >= 0 else MASKED
         if chosen == own.count:
             break
         if choice.mode != GIVEN:
@@ -217,20 +216,23 @@ def _pick(net, action, tile, choice, key, own, logits):  # type: ignore[no-untyp
 def _pick_backward(net, action, tile, own, actor, logits, gradient):  # type: ignore[no-untyped-def]
     """Pick the set again, and add the gradient of the query to `tile.rows`, and all others."""
     sets, width, direct = tile.sets, own.width, shifted(gradient, net.direct)
+    dlog_prob, dentropy = tile.dlog_probs[actor], tile.dentropies[actor]
     remains, pick = _budget(action, own), 0
     for pick in range(own.count + 1):
-        chosen = _ask(net, action, tile, own, pick, remains, logits)
-        entropy = log_softmax(logits, 0, own.count + 1)
+        chosen, found, count = _ask(net, action, tile, own, pick, remains, logits)
+        entropy = _log_softmax(logits, count)
+        for k in range(0, count, 8):  # d log p(a) / dz_c = [c = a] - p_c,  dH / dz_c = -p_c (log p_c + H)
+            log_p, slopes = load(EIGHT, logits, k), load(EIGHT, sets.slopes, k)
+            p = exp(log_p)
+            store(logits, k, (p * np.float32(-1) * dlog_prob - p * (log_p + entropy) * dentropy) * slopes)
+        if found >= 0:
+            logits[found] += dlog_prob * sets.slopes[found]
         at = pick * width
         clear(sets.dqueries, at, width)
-        for c in range(own.count + 1):
-            if logits[c] > CLOSED:
-                key = own.keys + c * width if c < own.count else own.stop
-                slope = own.scale * slope_of(
-                    logits[c], c == chosen, tile.dlog_probs[actor], tile.dentropies[actor], entropy
-                )
-                add_scaled(EIGHT, sets.dqueries, at, tile.keys, key, slope, width)
-                add_scaled(EIGHT, tile.dkeys, key, sets.query, 0, slope, width)
+        for k in range(count):
+            key = _key(own, sets.columns[k])
+            add_scaled(EIGHT, sets.dqueries, at, tile.keys, key, logits[k], width)
+            add_scaled(EIGHT, tile.dkeys, key, sets.query, 0, logits[k], width)
         if action.costs != 0:
             left = _share_left(action, own, remains)
             for k in range(action.choices):
@@ -253,7 +255,10 @@ def _pick_backward(net, action, tile, own, actor, logits, gradient):  # type: ig
 
 @inline
 def _ask(net, action, tile, own, pick, remains, logits):  # type: ignore[no-untyped-def]
-    """Write the logits of a pick's choices, the last of which is to stop; returns the choice that is given."""
+    """Write what a pick may choose to `Sets.columns`, and the logits; returns what is given, where it stands, and their number.
+
+    Where what is given may not be chosen, it stands at -1.
+    """
     sets, width = tile.sets, own.width
     for k in range(0, width, 8):
         query = load(EIGHT, tile.queries, own.query + k)
@@ -265,7 +270,7 @@ def _ask(net, action, tile, own, pick, remains, logits):  # type: ignore[no-unty
         left = _share_left(action, own, remains)
         for k in range(action.choices):
             sets.query[k] += net.parameters[action.left + k] * left + net.parameters[action.left_bias + k]
-    made, costs, chosen, some = ints_at(action.actions), floats_at(action.costs), own.count, False
+    made, costs, chosen, found, count, some = ints_at(action.actions), floats_at(action.costs), own.count, -1, 0, False
     for c in range(own.count):
         place = made[own.pair + c]
         is_open = (place <= 0 or place > pick) and _is_open(action, own.pair + c)
@@ -274,13 +279,51 @@ def _ask(net, action, tile, own, pick, remains, logits):  # type: ignore[no-unty
         if place == pick + 1:
             chosen = c
         some = some or is_open
-        logits[c] = MASKED
         if is_open and (action.most < 0 or pick < action.most):
-            logits[c] = own.scale * product_of(EIGHT, sets.query, 0, tile.keys, own.keys + c * width, width)
-    logits[own.count] = MASKED
+            sets.columns[count] = c
+            found = count if chosen == c else found
+            count += 1
     if not some or pick >= action.least:
-        logits[own.count] = own.scale * product_of(EIGHT, sets.query, 0, tile.keys, own.stop, width)
-    return chosen
+        sets.columns[count] = own.count
+        found = count if chosen == own.count else found
+        count += 1
+    for k in range(count):
+        logits[k] = product_of(EIGHT, sets.query, 0, tile.keys, _key(own, sets.columns[k]), width)
+    for k in range(0, count, 8):
+        # z = 10 tanh(x) with tanh(x) = 1 - 2 / (exp(2 x) + 1)
+        x = load(EIGHT, logits, k) * (own.scale * np.float32(2))
+        t = spread(EIGHT, ONE) - spread(EIGHT, np.float32(2)) / (exp(minimum(spread(EIGHT, np.float32(80)), x)) + ONE)
+        store(logits, k, t * LARGEST)
+        store(sets.slopes, k, (spread(EIGHT, ONE) - t * t) * (LARGEST * own.scale))
+    return chosen, found, count
+
+
+@inline
+def _key(own, column):  # type: ignore[no-untyped-def]
+    """The place of a choice's key."""
+    return own.keys + column * own.width if column < own.count else own.stop
+
+
+@inline
+def _log_softmax(logits, count):  # type: ignore[no-untyped-def]
+    """Replace logits by log-probabilities, up to a multiple of 8; returns their entropy."""
+    masked, last = spread(EIGHT, MASKED), (count - 1) // 8 * 8
+    store(logits, last, first_lanes(count - last, load(EIGHT, logits, last), masked))
+    highest = masked
+    for k in range(0, count, 8):
+        highest = maximum(highest, load(EIGHT, logits, k))
+    most = largest(highest)
+    masses, means = spread(EIGHT, np.float32(0)), spread(EIGHT, np.float32(0))  # Σ exp(z), Σ exp(z) z
+    for k in range(0, count, 8):
+        z = load(EIGHT, logits, k) - most
+        weights = exp(z)
+        masses, means = masses + weights, fma(weights, z, means)
+        store(logits, k, z)
+    mass = total(masses)
+    log_mass = np.float32(math.log(mass))
+    for k in range(0, count, 8):
+        store(logits, k, load(EIGHT, logits, k) - log_mass)
+    return log_mass - total(means) / mass
 
 
 @inline

@@ -3,8 +3,8 @@
 Tables have a row for each linear layer, entity type, category and action. Addresses are those of arrays; places are indices in
 the flat numbers of `Net`, or in the gradient.
 
-Shapes: B frames, M of them in a minibatch, n tokens of a tile, F its frames, A actors of an action, D width, H heads, K width of
-a head or of a query, C choices, T tokens that a tile has room for.
+Shapes: B frames, M of them in a minibatch, n tokens of a tile, F its frames, E those that are encoded, A actors of an action,
+D width, H heads, K width of a head or of a query, C choices, T tokens that a tile has room for.
 """
 
 from __future__ import annotations
@@ -241,6 +241,7 @@ class Minibatch(NamedTuple):
     """The frames to learn from."""
 
     frames: Ints  # (M) numbers of frames
+    originals: Ints  # (B) the first of the frames before that each equals, all of them: they are encoded once
     lengths: Ints  # (B) tokens of every frame
     sizes: Ints  # (B) what it takes of the room of a tile: the largest number of its tokens, actors, actees
     hides: Count  # whether any entity is hidden
@@ -306,15 +307,20 @@ class Sets(NamedTuple):
     query: Floats  # (K) of the current pick
     sums: Floats  # (K) of `each` over the picks before; on the way back of `dqueries` over the picks after
     dqueries: Floats  # (T, K) of an actor's picks
+    slopes: Floats  # (T + 8) of the current pick's logits, by the products of query and keys
     order: Ints  # (T) the number of the actee that each pick took
+    columns: Ints  # (T + 1) the actees among which the current pick is made, n for stopping
 
 
 class Tile(NamedTuple):
     """Memory of one thread."""
 
     room: Count  # T, a multiple of 6
-    offsets: Ints  # (F + 1) tokens of each frame
-    next: Ints  # (F) the token of its next entity, while they are embedded
+    usual: Count  # tokens that it holds at most, likewise; less than T where equal frames share theirs
+    encoded: Ints  # (E + 1) the frames that are encoded, and F
+    encodings: Ints  # (F) the encoded frame that each frame equals
+    offsets: Ints  # (E + 1) tokens of each encoded frame
+    next: Ints  # (E) the token of its next entity, while they are embedded
     visible: Flags  # (n)
     x: Floats  # (n, D) residual stream; on the way back its gradient
     tokens: Floats  # (n, D) output of the transformer; on the way back a gradient
@@ -345,8 +351,8 @@ class Tile(NamedTuple):
     keys: Floats  # (T + 6, K)
     dkeys: Floats  # likewise
     actee_tokens: Ints  # (T)
-    actee_starts: Ints  # (F + 1)
-    means: Floats  # (F, D)
+    actee_starts: Ints  # (E + 1)
+    means: Floats  # (E, D)
     values: Floats  # (F)
     dvalues: Floats  # (F)
     origins: Ints  # (n) what the memory of a token goes on from: one of those above
@@ -401,6 +407,12 @@ def activations_of(net, tile, number):  # type: ignore[no-untyped-def]
         shifted(rest, 2 * room),
         shifted(rest, room * (2 + 2 * net.num_heads)),
     )
+
+
+@inline
+def num_encoded(tile, frames):  # type: ignore[no-untyped-def]
+    """The number of encoded frames among so many frames of a tile."""
+    return tile.encodings[frames - 1] + 1
 
 
 @inline

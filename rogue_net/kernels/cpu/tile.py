@@ -11,25 +11,35 @@ from rogue_net.kernels.cpu.calling import floats_at, invoke
 from rogue_net.kernels.cpu.compiling import Count, Floats, inline, kernel
 from rogue_net.kernels.cpu.dense import ROWS
 from rogue_net.kernels.cpu.remember import keep_states
-from rogue_net.kernels.cpu.tables import BOUND, GIVEN, Choice, Kernels, Minibatch, Net, Tile
+from rogue_net.kernels.cpu.tables import BOUND, GIVEN, Choice, Kernels, Minibatch, Net, Tile, num_encoded
 
 
 @inline
 def _fill(batch, tile, low, high):  # type: ignore[no-untyped-def]
-    """The sequences from `low` on that fill a tile, at least one: writes where frames begin, and returns where the last ends."""
-    end, size = low, 0
+    """The sequences from `low` on that fill a tile, at least one; returns where the last ends.
+
+    Writes which frames are encoded, all but those that equal the one before, and where their tokens begin.
+    """
+    end, size, encoded = low, 0, 0
     tile.offsets[0] = 0
     while end < high:
         stop, of_sequence = end, 0
         while stop < high and (stop == end or batch.starts[stop] == 0):
             of_sequence += batch.sizes[batch.frames[stop]]
             stop += 1
-        if end > low and size + of_sequence > tile.room - ROWS:
+        is_copy = end > low and batch.originals[batch.frames[end]] == batch.originals[batch.frames[end - 1]]
+        tokens = tile.offsets[encoded] + (0 if is_copy else of_sequence)
+        if end > low and (size + of_sequence > tile.room - ROWS or tokens > tile.usual - ROWS):
             break
         size += of_sequence
         while end < stop:
-            tile.offsets[end - low + 1] = tile.offsets[end - low] + batch.lengths[batch.frames[end]]
+            if not is_copy:
+                tile.encoded[encoded] = end - low
+                tile.offsets[encoded + 1] = tile.offsets[encoded] + batch.lengths[batch.frames[end]]
+                encoded += 1
+            tile.encodings[end - low] = encoded - 1
             end += 1
+    tile.encoded[encoded] = end - low
     return end
 
 
@@ -94,6 +104,6 @@ def learn(
             tile.dlog_probs, tile.dentropies, tile.dvalues, stats,
         )  # fmt: skip
         invoke(kernels.decide_backward, BOUND, kernels, net, batch, tile, low, end, gradient)
-        invoke(kernels.transform_backward, BOUND, kernels, net, batch, tile, end - low, gradient)
+        invoke(kernels.transform_backward, BOUND, kernels, net, batch, tile, num_encoded(tile, end - low), gradient)
         invoke(kernels.embed_backward, BOUND, kernels, net, tile, gradient)
         low = end

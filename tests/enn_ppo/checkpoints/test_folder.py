@@ -85,9 +85,9 @@ def test_a_missing_checkpoint_says_what_is_there(tmp_path: Path, given: str, mes
 
 def test_checkpoints_of_an_older_version_are_refused_by_name(tmp_path: Path) -> None:
     file = save(tmp_path / "of 4" / "checkpoints")
-    file.write_bytes(file.read_bytes().replace(b'"format":"7"', b'"format":"5"'))
+    file.write_bytes(file.read_bytes().replace(b'"format":"8"', b'"format":"5"'))
     with pytest.raises(
-        CheckpointError, match=f"{file} has format 5, and this version of enn-ppo reads format 7: install"
+        CheckpointError, match=f"{file} has format 5, and this version of enn-ppo reads format 8: install"
     ):
         load_checkpoint(tmp_path / "of 4")
     (tmp_path / "of 3" / "checkpoints" / "step_000000000100").mkdir(parents=True)

@@ -254,7 +254,7 @@ def test_a_changed_byte_anywhere_in_a_file_is_noticed_and_the_file_is_named(tmp_
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        ({"format": None}, "has format none of enn-ppo, and this version of enn-ppo reads format 7"),
+        ({"format": None}, "has format none of enn-ppo, and this version of enn-ppo reads format 8"),
         ({"step": "-1"}, "step is -1, which no trainer has written"),
         ({"step": "7"}, "it belongs to the checkpoint of step 7"),
         ({"config": "[]"}, r"config is \[\], which no trainer has written"),

@@ -217,7 +217,7 @@ def test_memory_does_not_grow_with_the_pairs_of_attention() -> None:
 
     def numbers(room: int) -> int:
         held: Any = relative._new_memory()
-        held.of(room, 0, 3, 3)
+        held.of(room, room, 0, 3, 3)
         return len(held._floats)
 
     sizes = [numbers(room) for room in (256, 512, 1024)]

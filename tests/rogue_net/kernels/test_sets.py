@@ -17,7 +17,7 @@ from rogue_net import ObsBatch, RaggedTensor, RogueNet, RogueNetConfig
 from rogue_net.kernels.select import why_no_program
 from tests.rogue_net.kernels.test_chained import as_modules, assert_near
 from tests.rogue_net.programs import Given, by_modules, by_program
-from tests.rogue_net.worlds import World, frame_keys, to_obs
+from tests.rogue_net.worlds import World, calm_down, frame_keys, to_obs
 
 PACK = "pack"
 SPACE = ObsSpace({"Unit": Entity(["x", "room"]), "Item": Entity(["x", "weight"])}, global_features=["fuel"])
@@ -78,6 +78,7 @@ def net_of(case: str, seed: int = 0, d_qk: int = 8) -> RogueNet:
     with torch.no_grad():
         for parameter in net.parameters():
             parameter.add_(torch.randn_like(parameter) * 0.2)
+    calm_down(net)
     return net
 
 

@@ -189,7 +189,7 @@ def test_the_model_tells_what_it_is(tmp_path: Path) -> None:
     ]  # no operations of onnxruntime's own
     told = {each.key: json.loads(each.value) for each in model.metadata_props}
     assert told["spaces"] == read_file(tmp_path / "policy.safetensors")[0]["spaces"]
-    assert told["format"] == 7
+    assert told["format"] == 8
     assert told["noise"] == {"move": "gumbel", "aim": "gumbel", "pack": "uniform", "load": "gumbel", "steer": "normal",
                              "mode": "gumbel"}  # fmt: skip
     for part, given in (("inputs", model.graph.input), ("outputs", model.graph.output)):
