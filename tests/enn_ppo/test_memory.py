@@ -166,6 +166,7 @@ def test_sequences_are_consecutive_steps_of_an_environment() -> None:
     assert sequences_of(6, 3, None).tolist() == [[0, 3], [1, 4], [2, 5]]
     assert sequences_of(8, 2, 2).tolist() == [[0, 2], [1, 3], [4, 6], [5, 7]]
     assert sequences_of(12, 2, 4).shape == (4, 3), "6 steps are no multiple of 4, but of 3"
+    assert sequences_of(4, 4, 1, group_size=2).tolist() == [[0, 1], [2, 3]], "equal frames stay together"
     assert sequences_of(8, 2, 99).shape == (2, 4) and sequences_of(8, 2, 1).tolist() == [[k] for k in range(8)]
 
 

@@ -8,8 +8,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from PIL import Image
 
 from enn_ppo import EnvConfig, OptimConfig, RogueNetConfig, RolloutConfig, TrainConfig, train
@@ -109,8 +111,41 @@ def test_learn_zoo_makes_the_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize("world", ["Knapsack", "Route"])
 def test_optima_are_better_than_simple_rules(world: str) -> None:
     said = script("optima.py", world, "--instances", 20)
-    best, rule = (float(line.split()[0]) for line in said.splitlines()[:2])
-    assert best > rule
+    best, *rules = (float(line.split()[0]) for line in said.splitlines())
+    assert rules and best > max(rules)
+
+
+@pytest.mark.parametrize(("cities", "instances", "most"), [(20, 40, 1.0005), (50, 15, 1.001)])
+def test_the_shortest_tours_found_are_hardly_longer_than_the_shortest(
+    cities: int, instances: int, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`pip install scipy`. Cycles that do not visit all cities are forbidden until there is none (Dantzig et al. 1954)."""
+    optimize = pytest.importorskip("scipy.optimize")
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    from optima import tours
+
+    i, j = np.triu_indices(cities, 1)
+    ends = (np.arange(cities)[:, None] == i) | (np.arange(cities)[:, None] == j)
+
+    def shortest(distance: NDArray[np.float64]) -> float:
+        """Of each pair of cities, whether the tour has it: a binary linear program."""
+        constraints = [optimize.LinearConstraint(ends, 2, 2)]
+        while True:
+            how = {"integrality": np.ones(len(i)), "bounds": optimize.Bounds(0, 1)}
+            solved = optimize.milp(distance[i, j], constraints=constraints, **how)
+            cycle = {0}
+            has = solved.x > 0.5
+            while more := {int(c) for c in (*j[has & np.isin(i, [*cycle])], *i[has & np.isin(j, [*cycle])])} - cycle:
+                cycle |= more
+            if len(cycle) == cities:
+                return float(solved.fun)
+            inside = np.isin(i, [*cycle]) & np.isin(j, [*cycle])
+            constraints.append(optimize.LinearConstraint(inside[None].astype(float), 0, len(cycle) - 1))
+
+    places = np.random.default_rng(0).random((instances, cities, 2))
+    distances = [np.linalg.norm(each[:, None] - each, axis=-1) for each in places]
+    found, exact = ([function(each) for each in distances] for function in (lambda each: tours(each)[0], shortest))
+    assert all(np.array(found) > np.array(exact) - 1e-6) and sum(found) < most * sum(exact)
 
 
 @pytest.fixture

@@ -12,7 +12,17 @@ import numpy as np
 import pytest
 import torch
 
-from enn_ppo import Callback, EnvConfig, PPOConfig, RolloutConfig, SelfPlayConfig, TrainConfig, train
+from enn_ppo import (
+    Callback,
+    EnvConfig,
+    OptimConfig,
+    PPOConfig,
+    RogueNetConfig,
+    RolloutConfig,
+    SelfPlayConfig,
+    TrainConfig,
+    train,
+)
 from enn_ppo.rollout import Rollout
 from enn_ppo.settings.config import DistributedConfig
 from enn_ppo.training.build import make_model, make_pools
@@ -116,6 +126,26 @@ def test_the_same_rewards_teach_nothing_beyond_those_of_the_group(tmp_path: Path
         ppo = PPOConfig(advantages=advantages, **quiet)  # type: ignore[arg-type]
         train(tiny_config(tmp_path / advantages, env=EnvConfig(), rollout=rollout, ppo=ppo), Equal)
         assert all((row["grad_norm"] > 0) is learns for row in rows_without_times(tmp_path / advantages))
+
+
+def test_tours_of_the_same_cities_that_are_encoded_once_teach_what_modules_learn_from_each(tmp_path: Path) -> None:
+    """Three minibatches of whole groups."""
+    found = []
+    for backend in ("fused", "reference"):
+        world = EnvConfig(id="Route", kwargs={"min_cities": 3, "max_cities": 6})
+        rollout, ppo = RolloutConfig(num_envs=48, steps=1, group_size=8), PPOConfig(advantages="group", vf_coef=0.0)
+        net = RogueNetConfig(d_model=16, n_layer=1, d_qk=8, backend=backend)  # type: ignore[arg-type]
+        sizes = {
+            "env": world,
+            "rollout": rollout,
+            "ppo": ppo,
+            "net": net,
+            "optim": OptimConfig(batch_size=16, epochs=2),
+        }
+        train(TrainConfig(total_timesteps=4 * 48, run_dir=str(tmp_path / backend), num_threads=1, **sizes))
+        found.append(rows_without_times(tmp_path / backend))
+    for row, expected in zip(*found, strict=True):
+        assert row == {name: pytest.approx(each, rel=1e-3, abs=1e-4) for name, each in expected.items()}
 
 
 # --- What is refused ---
