@@ -54,8 +54,14 @@ class LearnerActor:
         torch.set_num_threads(config.num_threads or 1)
         set_determinism(config.torch_deterministic)
         model = make_model(config.net, config.value_net, spaces, config.seed).to(select_device(config.device))
-        sizes = {"num_players": self._num_players, "group_size": config.rollout.group_size}
-        self._learner = make_learner(model, config.optim, config.ppo, seed=config.seed, **sizes)
+        self._learner = make_learner(
+            model,
+            config.optim,
+            config.ppo,
+            seed=config.seed,
+            num_players=self._num_players,
+            group_size=config.rollout.group_size,
+        )
         teacher = self._learner.teacher
         if teacher and teacher.net.remembers and config.distributed.max_staleness:
             raise ValueError(
