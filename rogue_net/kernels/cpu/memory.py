@@ -40,14 +40,14 @@ class TileMemory:
     def __init__(self, net: tables.Net, inputs: int, keys: int, numbers: int, ordered: bool) -> None:
         self._net, self._inputs, self._keys, self._numbers, self._ordered = net, inputs, keys, numbers, ordered
         self._tile: tables.Tile  # once `of` has made it
-        self._shape = (0, 0, 0, 0)
+        self._shape: tuple[int, ...] = (0, 0, 0, 0)
 
     def of(self, room: int, usual: int, logits: int, num_types: int, num_actions: int) -> tables.Tile:
         """A tile with `room`, at most `usual` tokens, and so many logits of all actions, types and actions."""
-        shape = (room, logits, num_types, num_actions)
-        if any(mine < asked for mine, asked in zip(self._shape, shape, strict=True)):
-            self._shape = tuple(max(pair) for pair in zip(self._shape, shape, strict=True))  # type: ignore[assignment]
-            self._make(*self._shape)
+        shape = tuple(map(max, self._shape, (room, logits, num_types, num_actions)))
+        if shape != self._shape:
+            self._shape = shape
+            self._make(*shape)
         if (self._tile.room, self._tile.usual) != (room, usual):
             self._tile = self._tile._replace(room=room, usual=usual)
         return self._tile

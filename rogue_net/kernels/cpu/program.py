@@ -495,8 +495,10 @@ class Program:
         batch = self.net.translation(obs)
         embedding.check(batch)
         plans = self._actions if plans is None else plans
-        masks = {name: self.net.priced(name, batch.action_masks[name], batch) for name in plans}
-        batch = replace(batch, action_masks=batch.action_masks | masks)
+        spaces, masks = self.net.action_space, batch.action_masks
+        if any(spaces[name].prices for name in plans):
+            priced = {name: self.net.priced(name, masks[name], batch) for name in plans}
+            batch = replace(batch, action_masks=masks | priced)
         shares = memory is None and all(plan.row.reader < 0 for plan in plans.values())
         net = self._net._replace(value_mean=float(head.mean), value_deviation=float(head.deviation))
         columns = columns_of(batch, embedding.num_globals, self._types, plans, actions, log_probs, net, shares=shares)
@@ -523,7 +525,6 @@ class Program:
 
     # - Acting
 
-    @torch.no_grad()
     def act(
         self, obs: ObsBatch, keys: Tensor | None, state: State | None = None
     ) -> tuple[dict[str, RaggedTensor], dict[str, RaggedTensor], Tensor, State | None]:
@@ -542,8 +543,9 @@ class Program:
             plan, mask = self._actions[name], obs.action_masks[name]
             size, dtype = (1, torch.int64) if plan.discrete else (plan.choices, torch.float32)
             count = int(mask.pair_offsets[-1]) if plan.row.per_pair else len(mask.actors.values)
-            actions[name] = self.net.head(name).lists(mask, _zeros(count, size, dtype=dtype))
-            log_probs[name] = mask.actors._replace(values=_zeros(len(mask.actors.values)))
+            offsets = mask.pair_offsets if plan.row.per_pair else mask.actors.offsets
+            actions[name] = RaggedTensor(_zeros(count, size, dtype=dtype), offsets)
+            log_probs[name] = RaggedTensor(_zeros(len(mask.actors.values)), mask.actors.offsets)
         if keys is None:
             choice = tables.Choice(tables.GREEDY, _NOWHERE)
         else:
@@ -598,7 +600,7 @@ class Program:
             before, starts = torch.where(follows, torch.arange(len(obs)) - 1, -1), ~follows.numpy()
         columns = self.columns(obs, actions, found, plans=plans, state=state, before=before)
         batch = columns.batch if starts is None else columns.batch._replace(starts=address(starts))
-        parts, tiles = self._shared(columns, columns.sizes, columns.originals, starts)
+        parts, tiles = self._shared(columns, slice(None), starts)
         run, to = bind(tile.act), address(values)
 
         def work_on(number: int) -> None:
@@ -615,7 +617,7 @@ class Program:
         frames: NDArray[np.int64],
         loss: int,
         settings: NDArray[np.float32],
-        loss_columns: NDArray[np.float32],
+        loss_columns: Tensor | NDArray[np.float32],
         num_stats: int,
         *,
         has_value: bool = True,
@@ -639,7 +641,7 @@ class Program:
         batch = columns.batch._replace(frames=address(frames), size=len(frames), columns=address(loss_columns))
         if starts is not None:
             batch = batch._replace(starts=address(starts))
-        parts, tiles = self._shared(columns, columns.sizes[frames], columns.originals[frames], starts)
+        parts, tiles = self._shared(columns, frames, starts)
         if len(self._gradients) < len(parts):
             self._gradients = _zeros(len(parts), self._gradient_size)
         self._gradients.numpy().fill(0)  # torch would wake threads of its own, which then spin
@@ -666,19 +668,17 @@ class Program:
     def _shared(
         self,
         columns: FrameTables,
-        sizes: NDArray[np.int64],
-        originals: NDArray[np.int64],
+        frames: NDArray[np.int64] | slice,
         starts: NDArray[np.bool_] | None,
     ) -> tuple[list[tuple[int, int]], list[tables.Tile]]:
         """The positions, and the memory, of each thread.
 
         Args:
             columns: of all frames.
-            sizes: (M,) of the frames of the minibatch, see `FrameTables`.
-            originals: (M,) likewise.
+            frames: (M,) of the minibatch.
             starts: (M,) whether a frame begins a sequence, whose frames stay together; None: each does.
         """
-        limits = None
+        sizes, limits = columns.sizes[frames], None
         if starts is not None and not starts.all():
             first = np.flatnonzero(starts)
             sizes, limits = np.add.reduceat(sizes, first), np.append(first, len(sizes)).tolist()
@@ -686,7 +686,7 @@ class Program:
         if limits is not None:
             parts = [(limits[low], limits[high]) for low, high in parts]
         most = max(usual_room(self._net.width), int(sizes.max(initial=1)))
-        copies = min(_most_equal(originals), MOST_COPIES) if columns.has_copies else 1
+        copies = min(_most_equal(columns.originals[frames]), MOST_COPIES) if columns.has_copies else 1
         usual, room = padded(most + ROWS, ROWS), padded(most * copies + ROWS, ROWS)
         tiles: list[TileMemory] = self._local.__dict__.setdefault("tiles", [])
         tiles += [self._new_memory() for _ in range(len(parts) - len(tiles))]
