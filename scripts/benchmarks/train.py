@@ -12,8 +12,8 @@ Each side reports its own steps per second, without the first two updates; `shar
 With `--rejax`, the other side is PPO of rejax: a program of JAX from environment to optimizer, in the environment of gymnax with
 the same name, on as many cores as `--threads`; its compilation is not measured. Other defaults hold: 64 steps, 4 epochs, one
 thread, and one layer of width 16; values come from a network of their own. For CartPole that makes 6,886 parameters of policy and
-value network together, beside 9,155 of rejax's two MLPs with two hidden layers of 64. `--width 64 --layers 0`, which is one hidden
-layer of 64, has 1,286.
+value network together, beside 9,155 of rejax's two MLPs with two hidden layers of 64. `--width 64 --layers 0`, one hidden layer
+of 64, has 1,286.
 
 `fixed_act` and `fixed_step` are what an act and an optimizer step cost whatever their frames: the median time of an act on 1
 frame, and of a minibatch of 1 frame, measured alone as `bench.py policy` does, on one thread. `second_core` is the share of a
