@@ -182,7 +182,7 @@ class Policy:
         from enn_ppo.training.learning.compiled import CompiledPPO
 
         learning = CompiledPPO(ActorCritic(self.net), self.optimizer)
-        frames = self._within.enter_context(learning.holding(self.samples))
+        frames = self._within.enter_context(learning.holding(self.samples, len(self.samples)))
 
         def learn() -> None:
             columns = weigh(frames, [frames.frames], [len(frames)], self.settings)[0]

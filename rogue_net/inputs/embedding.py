@@ -174,6 +174,10 @@ class Embedding(nn.Module):
         # keyed by position: a type's name may hold what a module's name may not, such as a dot
         self.types = entity_types(obs_space, action_space)
         self.entities = nn.ModuleList(EntityEmbedding(name, given, d_model) for name, given in features.items())
+        #: Features of each type in a batch, without the global ones that join them.
+        self.num_features = {
+            name: len(given) - (name != GLOBAL_ENTITY) * self.num_globals for name, given in features.items()
+        }
         self.d_model = d_model
 
     def forward(self, batch: ObsBatch) -> Tensor:
@@ -198,11 +202,10 @@ class Embedding(nn.Module):
         Raises:
             ValueError: it has others.
         """
-        if batch.features.keys() != set(self.types):
+        if batch.features.keys() != self.num_features.keys():
             raise ValueError(f"the batch has entities of {list(batch.features)}, the network knows {self.types}")
-        for name, entity in zip(self.types, self.entities, strict=True):
+        for name, expected in self.num_features.items():
             found = batch.features[name].values.shape[1]
-            expected = int(entity.num_features) - (name != GLOBAL_ENTITY) * self.num_globals  # type: ignore[arg-type]
             if found != expected:
                 raise ValueError(f"{name!r} has {found} features in this batch; the network knows {expected}")
 

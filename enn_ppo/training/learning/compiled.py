@@ -93,7 +93,7 @@ class CompiledPPO:
 
     def learn(self, minibatch: FrameNumbers, optim: OptimConfig, settings: PPOSettings, ranks: Ranks = ALONE) -> Stats:
         """See `enn_ppo.ppo.learn_minibatch`; the network and the loss are those of the programs."""
-        columns = torch.stack([getattr(minibatch, name) for name in compiled_loss.COLUMNS]).numpy()
+        columns = torch.stack([getattr(minibatch, name) for name in compiled_loss.COLUMNS])
         found = torch.zeros(len(compiled_loss.STATS))
         frames, deviation = minibatch.frames.numpy(), float(self._model.value_head.deviation)
         starts = ~minibatch.follows.numpy() if self._model.remembers and minibatch.follows is not None else None

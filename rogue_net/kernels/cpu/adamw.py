@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -53,6 +54,11 @@ class CompiledAdamW:
         for name, moment in self._moments.items():
             flat.take(self.program.parts_of(moment)[self._part], [each[name] for each in self._states])
         self._steps = [int(each["step"]) for each in self._states]
+        numbers = (self.program.flat, self.program.gradient_flat, *self._moments.values())
+        first, last = self.program.starts[self._part.start], self.program.starts[self._part.stop]
+        self._adam = partial(bind(flat.adam), last - first, *(address(each[first:]) for each in numbers))
+        self._squares = np.zeros(1, np.float32)
+        self._square = partial(bind(flat.squares), len(numbers[1]), address(numbers[1]), address(self._squares))
 
     def step(self, max_grad_norm: float) -> float:
         """Make a step with `program.gradient_flat`, made shorter if it is too long.
@@ -64,9 +70,8 @@ class CompiledAdamW:
             The norm of the gradient.
         """
         program, group = self.program, self._optimizer.param_groups[self._group]
-        squares = np.zeros(1, np.float32)
-        bind(flat.squares)(len(program.gradient_flat), address(program.gradient_flat), address(squares))
-        norm = math.sqrt(float(squares[0]))
+        self._square()
+        norm = math.sqrt(float(self._squares[0]))
         scale = (group.get("max_grad_norm") or max_grad_norm) / (norm + 1e-6)
         self._steps = [each + 1 for each in self._steps]
         (beta1, beta2), rate = group["betas"], float(group["lr"])
@@ -85,8 +90,7 @@ class CompiledAdamW:
                 correction=1 / math.sqrt(1 - beta2**number),
                 epsilon=group["eps"],
             )
-            numbers = (program.flat, program.gradient_flat, *self._moments.values())
-            bind(flat.adam)(starts[-1] - starts[0], *(address(each[starts[0] :]) for each in numbers), how)
+            self._adam(how)
             # a parameter that has made another number of steps, such as one that the environment has gained, waits for its turn
             for other in (place for place, made in enumerate(self._steps) if made != number):
                 part = slice(starts[other], starts[other + 1])

@@ -28,7 +28,7 @@ def decide(
     start, end = tile.action_actors[number], tile.action_actors[number + 1]
     layer, choices = action.layer, action.choices
     padded = net.linears[layer].outputs
-    logits = shifted(tile.logits, action.logits)
+    logits = shifted(tile.logits, action.logits * tile.room)
     bias, made = bias_of(net, layer), ints_at(action.actions)
     mask = flags_at(action.mask)
     gather(lanes, tile.tokens, tile.actor_tokens, start, end, tile.rows, net.width)
@@ -71,7 +71,7 @@ def decide_backward(
     start, end = tile.action_actors[number], tile.action_actors[number + 1]
     layer, made = action.layer, ints_at(action.actions)
     padded = net.linears[layer].outputs
-    logits = shifted(tile.logits, action.logits)
+    logits = shifted(tile.logits, action.logits * tile.room)
     for actor in range(start, end):
         at, source = (actor - start) * padded, tile.actor_sources[actor]
         for c in range(padded):

@@ -20,11 +20,14 @@ from rogue_net.inputs.embedding import EntityEmbedding
 from rogue_net.kernels.cpu.calling import flags_at, floats_at, ints_at
 from rogue_net.kernels.cpu.compiling import Count, Ints, Table, address, bind, inline, kernel, table
 from rogue_net.kernels.cpu.inputs import prepare
+from rogue_net.kernels.cpu.memory import padded
 from rogue_net.kernels.cpu.remember import link
-from rogue_net.kernels.cpu.tables import Action, EntityType, TokenPositions
+from rogue_net.kernels.cpu.tables import Action, EntityType, Minibatch, Net, TokenPositions
 from rogue_net.memory import columns_of as columns_of_state
 
 _OFFSETS, _ACTOR, _ACTEE = range(1, 4)  # what is wrong
+_NOWHERE: Any = 0  # in the place of an address that is not used
+_NO_GEOMETRY = TokenPositions(*[_NOWHERE] * len(TokenPositions._fields))
 
 
 @kernel
@@ -37,7 +40,7 @@ def survey(
     counts: Ints,
     lengths: Ints,
     sizes: Ints,
-    num_actors: Ints,
+    frames: Ints,
     found: Ints,
 ) -> None:
     """Measure frames, and check offsets and indices.
@@ -47,12 +50,12 @@ def survey(
         counts: of rows: (num_types) entities, then for each action actors, actees, and pairs of the mask or the action.
         lengths: result, (B) tokens.
         sizes: result, (B) the largest number of tokens, actors and actees, at least 1.
-        num_actors: result, (B) of all actions.
+        frames: result, (B) their numbers.
         found: result: the largest number of actor-choice pairs for each unit of a frame's size; if something is wrong, what, the
             number of the type, or of the action behind all types, and the row.
     """
     for frame in range(num_frames):
-        lengths[frame], num_actors[frame] = 0, 0
+        lengths[frame], frames[frame] = 0, frame
     found[0], found[1] = 0, 0
     for number in range(num_types):
         offsets = ints_at(types[number].offsets)
@@ -74,9 +77,7 @@ def survey(
             found[1], found[2], found[3] = _ACTOR, num_types + number, wrong
             return
         for frame in range(num_frames):
-            acting = offsets[frame + 1] - offsets[frame]
-            num_actors[frame] += acting
-            sizes[frame] = max(sizes[frame], acting)
+            sizes[frame] = max(sizes[frame], offsets[frame + 1] - offsets[frame])
         if action.actee_offsets != 0:
             actee_offsets, actees = ints_at(action.actee_offsets), ints_at(action.actees)
             if not _are_offsets(actee_offsets, num_frames, counts[of_action + 1]):
@@ -114,16 +115,22 @@ def compare(
     num_actions: Count,
     actions: Table[Action],
     originals: Ints,
+    copies: Ints,
 ) -> None:
     """Find frames with the entities, and the selectable ones, of the frame before.
 
     Args:
         num_frames: B.
-        originals: (B) the frames themselves; result: see `FrameTables`.
+        originals: result, (B), see `FrameTables`.
+        copies: result, (1) how many frames equal the one before.
     """
+    copies[0] = 0
+    for frame in range(num_frames):
+        originals[frame] = frame
     for frame in range(1, num_frames):
         if _is_copy(frame, num_types, types, num_actions, actions):
             originals[frame] = originals[frame - 1]
+            copies[0] += 1
 
 
 @inline
@@ -195,18 +202,16 @@ class FrameTables(NamedTuple):
     """The frames of a rollout, as the kernels read them."""
 
     types: NDArray[Any]  # `EntityType`, in the batch's order
-    actions: NDArray[Any]  # `Action`
     lengths: NDArray[np.int64]  # (B) tokens of every frame
     #: (B) what a frame takes of a tile: the largest number of its tokens, actors, actees, and 1
     sizes: NDArray[np.int64]
-    num_actors: NDArray[np.int64]  # (B) of all actions
-    hides: bool
-    pairs: int  # most actor-choice pairs of a frame for each unit of its size
+    logits: int  # places in `Tile.logits` of all actions, for each unit of a tile's room
     #: (B) the first of the frames before that each equals, all of them; itself, if it differs from the one before
     originals: NDArray[np.int64]
+    has_copies: bool  # whether any frame equals the one before
     held: list[Any]  # owners of the memory
-    geometry: TokenPositions | None = None  # with relative positions
-    hidden: Tensor | None = None  # (K, D) what was remembered before the frames; None: the network remembers nothing
+    net: Net  # the network, with these tables
+    batch: Minibatch  # of all frames, each of which begins a sequence; without columns
     after: State | None = None  # what is remembered after them: (M, D) numbers are still to be written
 
 
@@ -217,6 +222,7 @@ def columns_of(
     action_plans: Mapping[str, ActionPlan],
     actions: Mapping[str, RaggedTensor],
     log_probs: Mapping[str, Tensor],
+    net: Net,
     *,
     shares: bool,
 ) -> FrameTables:
@@ -229,6 +235,7 @@ def columns_of(
         action_plans: of the network.
         actions: action -> what actors did, or memory for what they will do.
         log_probs: action -> (A,) of what they did, or memory.
+        net: without these tables.
         shares: whether a frame that equals the one before shares its tokens, as tokens do not depend on what was chosen.
 
     Raises:
@@ -281,30 +288,46 @@ def columns_of(
         counts += [num_actors, num_actees, num_pairs]
         action_rows.append(plan.row._replace(**{field: at(tensor) for field, tensor in found.items()}))
     action_table = table(Action, action_rows)
-    of_frames = np.empty((3, max(num_frames, 1)), np.int64)
-    result, all_counts = np.zeros(4, np.int64), np.array(counts, np.int64)
-    first, step = address(of_frames), of_frames.strides[0]
-    bind(survey)(
-        num_frames, len(type_table), address(type_table), len(action_rows), address(action_table), address(all_counts), first,
-        first + step, first + 2 * step, address(result),
-    )  # fmt: skip
-    lengths, sizes, acting = of_frames[:, :num_frames]
-    pairs, wrong, number, index = result.tolist()
+    of_frames, starts = np.empty((4, max(num_frames, 1)), np.int64), np.ones(num_frames, np.bool_)
+    found_and_counts = np.array([0, 0, 0, 0, *counts], np.int64)
+    first, step, found = address(of_frames), of_frames.strides[0], address(found_and_counts)
+    places: list[Any] = [first + k * step for k in range(len(of_frames))]
+    tables: Any = (num_frames, len(type_table), address(type_table), len(action_rows), address(action_table))
+    bind(survey)(*tables, found + 4 * 8, *places[:3], found)
+    lengths, sizes, frames, originals = of_frames[:, :num_frames]
+    pairs, wrong, number, index = found_and_counts[:4].tolist()
     if wrong:
         _refuse(batch, wrong, [*batch.features, *action_plans][number], index, lengths)
-    _write_inputs(batch, num_globals, type_plans, type_table, joining)
-    originals = np.arange(num_frames)
+    _write_inputs(batch, num_globals, type_plans, tables[:3], joining, found_and_counts)
     if shares:
-        bind(compare)(
-            num_frames,
-            len(type_table),
-            address(type_table),
-            len(action_rows),
-            address(action_table),
-            address(originals),
-        )
-    held.append(action_table)
-    return FrameTables(type_table, action_table, lengths, sizes, acting, bool(batch.visible), pairs, originals, held)
+        bind(compare)(*tables, places[3], found)
+    logits = 0
+    for row, plan in enumerate(action_plans.values()):
+        action_table["logits"][row] = logits
+        logits += padded(plan.choices, 8) if plan.choices else pairs
+    return FrameTables(
+        types=type_table,
+        lengths=lengths,
+        sizes=sizes,
+        logits=logits,
+        originals=originals if shares else frames,
+        has_copies=shares and found_and_counts[0] > 0,
+        held=[*held, of_frames, starts, action_table],
+        net=net._replace(num_types=tables[1], types=tables[2], num_actions=tables[3], actions=tables[4]),
+        batch=Minibatch(
+            frames=places[2],
+            originals=places[3] if shares else places[2],
+            lengths=places[0],
+            sizes=places[1],
+            hides=bool(batch.visible),
+            columns=_NOWHERE,
+            size=num_frames,
+            geometry=_NO_GEOMETRY,
+            starts=address(starts),
+            states=_NOWHERE,
+            after=_NOWHERE,
+        ),
+    )
 
 
 def with_memory(
@@ -364,7 +387,9 @@ def with_memory(
     told = {name: found[k, : int(offsets[-1])].unsqueeze(1) for k, name in enumerate(("types", "ids"))}
     after = {name: RaggedTensor(each, offsets) for name, each in told.items()}
     hidden = RaggedTensor(torch.empty(int(offsets[-1]), width), offsets)
-    return columns._replace(hidden=known["hidden"].values, after={**after, "hidden": hidden})
+    columns.held.append(known["hidden"].values)
+    with_states = columns.batch._replace(states=address(known["hidden"].values), after=address(hidden.values))
+    return columns._replace(batch=with_states, after={**after, "hidden": hidden})
 
 
 def _mask_after(name: str, mask: ActionMask, selection: ActionMask, choices: int, num_frames: int) -> dict[str, Tensor]:
@@ -411,11 +436,15 @@ def _type_table(
 
 
 def _write_inputs(
-    batch: ObsBatch, num_globals: int, plans: Mapping[str, TypePlan], types: NDArray[Any], joining: Tensor | None
+    batch: ObsBatch,
+    num_globals: int,
+    plans: Mapping[str, TypePlan],
+    types: tuple[Any, ...],
+    joining: Tensor | None,
+    wrong: NDArray[np.int64],
 ) -> None:
-    """Write the inputs and ids of the table of types, whose offsets `survey` has checked."""
-    wrong, globals_at = np.full(1, -1, np.int64), 0 if joining is None else joining.data_ptr()
-    bind(prepare)(len(batch), len(types), address(types), globals_at, num_globals, address(wrong))
+    """Write the inputs and ids of the types, given to kernels as `types`, whose offsets `survey` has checked."""
+    bind(prepare)(*types, _NOWHERE if joining is None else joining.data_ptr(), num_globals, address(wrong))
     if wrong[0] >= 0:
         name = list(batch.features)[int(wrong[0])]
         ragged, plan = batch.features[name], plans[name]

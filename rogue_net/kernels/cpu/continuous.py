@@ -61,7 +61,7 @@ def decide(
     start, end = tile.action_actors[number], tile.action_actors[number + 1]
     layer, size, bounds = action.layer, action.choices, bounds_at(action.bounds)
     padded = net.linears[layer].outputs
-    means, bias, made = shifted(tile.logits, action.logits), bias_of(net, layer), floats_at(action.actions)
+    means, bias, made = shifted(tile.logits, action.logits * tile.room), bias_of(net, layer), floats_at(action.actions)
     log_stds = shifted(net.parameters, action.parameter)
     quadrature = floats_at(action.quadrature)
     gather(lanes, tile.tokens, tile.actor_tokens, start, end, tile.rows, net.width)
@@ -105,7 +105,7 @@ def decide_backward(
     start, end = tile.action_actors[number], tile.action_actors[number + 1]
     layer, size, bounds = action.layer, action.choices, bounds_at(action.bounds)
     padded = net.linears[layer].outputs
-    means, made = shifted(tile.logits, action.logits), floats_at(action.actions)
+    means, made = shifted(tile.logits, action.logits * tile.room), floats_at(action.actions)
     log_stds = shifted(net.parameters, action.parameter)
     quadrature, direct = floats_at(action.quadrature), shifted(gradient, net.direct)
     for actor in range(start, end):

@@ -33,8 +33,9 @@ def prepare(
         num_frames: B.
         types: see `tables`; inputs and ids are the result. What is behind a row's inputs becomes 0.
         joining: (B, num_joining) global features, which follow those of types that they join.
-        wrong: result, (1) the first type with an id that is not in its table.
+        wrong: result, (1) the first type with an id that is not in its table, or -1.
     """
+    wrong[0] = -1
     for number in range(num_types):
         if types[number].vector < 0:
             _prepare(num_frames, number, types[number], joining, num_joining, wrong)

@@ -12,7 +12,7 @@ from rogue_net.kernels.cpu import attention, relative_attention, tables
 from rogue_net.kernels.cpu.compiling import address
 from rogue_net.kernels.cpu.dense import LANES as LANES_OF_A_PANEL
 from rogue_net.kernels.cpu.dense import ROWS
-from rogue_net.kernels.cpu.relative_terms import Places, Scheme
+from rogue_net.kernels.cpu.relative_terms import Places
 from rogue_net.kernels.cpu.simd import LANES
 
 
@@ -30,33 +30,35 @@ class TileMemory:
     """The memory of one thread.
 
     Args:
-        net: what the network's `tables.Net` has, but for addresses.
+        net: the network.
         inputs: of the widest linear layer of the embedding.
         keys: width of the widest query of a select-entity action.
         numbers: of the largest continuous action that others are decided after, padded; 0: no action is chained.
         ordered: whether an action selects ordered sets.
     """
 
-    def __init__(self, net: dict[str, Any], inputs: int, keys: int, numbers: int, ordered: bool) -> None:
+    def __init__(self, net: tables.Net, inputs: int, keys: int, numbers: int, ordered: bool) -> None:
         self._net, self._inputs, self._keys, self._numbers, self._ordered = net, inputs, keys, numbers, ordered
-        self._shape = (0, 0, 0, 0)
+        self._tile: tables.Tile  # once `of` has made it
+        self._shape: tuple[int, ...] = (0, 0, 0, 0)
 
     def of(self, room: int, usual: int, logits: int, num_types: int, num_actions: int) -> tables.Tile:
         """A tile with `room`, at most `usual` tokens, and so many logits of all actions, types and actions."""
-        shape = (room, logits, num_types, num_actions)
-        if any(mine < asked for mine, asked in zip(self._shape, shape, strict=True)):
-            self._shape = tuple(max(pair) for pair in zip(self._shape, shape, strict=True))  # type: ignore[assignment]
-            self._make(*self._shape)
-        # the logits of this batch have places for so many tokens
-        return self._tile._replace(room=room, usual=usual)
+        shape = tuple(map(max, self._shape, (room, logits, num_types, num_actions)))
+        if shape != self._shape:
+            self._shape = shape
+            self._make(*shape)
+        if (self._tile.room, self._tile.usual) != (room, usual):
+            self._tile = self._tile._replace(room=room, usual=usual)
+        return self._tile
 
     def _make(self, room: int, logits: int, num_types: int, num_actions: int) -> None:
-        width, head_width, mixing = (self._net[name] for name in ("width", "head_width", "mixing"))
-        scheme: Scheme = self._net["scheme"]
+        width, head_width, mixing = self._net.width, self._net.head_width, self._net.mixing
+        scheme = self._net.scheme
         keys, actors, chained = self._keys, room * max(num_actions, 1), bool(self._numbers)
         rows = room * (1 + chained)  # with those of actors in turn behind the tokens
-        saved_floats = tables.saved_floats(width, self._net["num_heads"], head_width, mixing)
-        saved = self._net["num_blocks"] * room * saved_floats
+        saved_floats = tables.saved_floats(width, self._net.num_heads, head_width, mixing)
+        saved = self._net.num_blocks * room * saved_floats
         floats = {
             "x": rows * width, "tokens": rows * width, "dqkv": rows * 3 * width, "dhidden": room * 4 * width,
             "dgate": room * head_width, "saved": saved, "inputs": (room + ROWS * (num_types + 1)) * self._inputs,
@@ -75,7 +77,7 @@ class TileMemory:
         ]
         of_sets = [size * self._ordered for size in (*[(room + ROWS) * keys] * 6, keys, keys, room * keys, room + 8)]
         of_memory = [0] * 6
-        if self._net["memory"] >= 0:
+        if self._net.memory >= 0:
             of_memory = [room * width, 2 * room * width, room * width, room * width, room, room]
         ints = {
             "encoded": room + 1, "encodings": room, "offsets": room + 2, "next": room + 1,

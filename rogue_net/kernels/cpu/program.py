@@ -70,7 +70,6 @@ from rogue_net.kernels.cpu.relative_terms import NO_SCHEME, scheme_of
 from rogue_net.kernels.cpu.simd import LANES
 from rogue_net.kernels.cpu.tables import ATTENTION, RELATIVE, Action, EntityType
 from rogue_net.kernels.cpu.threads import run_parts
-from rogue_net.memory import columns_of as columns_of_state
 
 if TYPE_CHECKING:
     from rogue_net.rogue_net import RogueNet
@@ -81,7 +80,6 @@ TOKENS_OF_A_THREAD = 256  # that are worth another thread
 MOST_COPIES = 32  # frames that share their tokens, for which a tile has room
 WAKING = 2**16  # tokens times width squared that take as long as waking a thread
 _NOWHERE: Any = 0  # in the place of an address that is not used
-_NO_GEOMETRY = tables.TokenPositions(*[_NOWHERE] * len(tables.TokenPositions._fields))
 #: Memory for kernels, whatever torch makes by default.
 _zeros: Callable[..., Tensor] = partial(torch.zeros, dtype=torch.float32, device="cpu")
 
@@ -207,8 +205,6 @@ class Program:
         self._weights_size = self._transposed_size = self._direct_size = 0
         self._held: list[Any] = []  # owners of memory that tables point to
         self._describe()
-        self.weights, self.transposed = _zeros(self._weights_size), _zeros(max(self._transposed_size, 8))
-        self._gradients = _zeros(1, self._gradient_size).numpy()
         self._local = local()  # of each thread that acts its own tiles
 
     @property
@@ -257,41 +253,59 @@ class Program:
         # gradients: of linear layers and relative positions, where `weights` has them, then of the others
         self._gradient_size = padded(self._weights_size + self._direct_size, 16)
         direct = [each._replace(gradient=self._weights_size + each.gradient) for each in self._direct]
-        self._copies = table(tables.Parameter, [*self._relative, *direct])
-        self._linear_table = table(tables.Linear, self._linears)
+        copies, linears = table(tables.Parameter, [*self._relative, *direct]), table(tables.Linear, self._linears)
         categories = table(tables.Parameter, self._categories)
-        self._held.append(categories)
-        self._net_fields: dict[str, Any] = {
-            "width": config.d_model,
-            "num_heads": config.n_head,
-            "head_width": config.d_model // config.n_head,
-            "num_blocks": config.n_layer,
-            "mixing": mixing_of(config),
-            "first_block": first_block,
-            "first_gate": first_gate,
-            "key_table": key_table,
-            "value_table": value_table,
-            "value_weight": value_weight,
-            "value_bias": value_bias,
-            "dvalue_weight": dvalue_weight,
-            "dvalue_bias": dvalue_bias,
-            "direct": self._weights_size,
-            "memory": first_memory,
-            "first_states": first_states,
-            "dfirst_states": dfirst_states,
-            "linears": address(self._linear_table),
-            "categories": address(categories),
-            "links": address(links),
-            "scheme": NO_SCHEME if relative is None else scheme_of(relative, self._held),
-        }
+        self._held += [copies, linears, categories]
+        self.weights, self.transposed = _zeros(self._weights_size), _zeros(max(self._transposed_size, 8))
+        self._gradients = _zeros(1, self._gradient_size)  # of each thread
+        #: The network without the tables of frames.
+        self._net = tables.Net(
+            width=config.d_model,
+            num_heads=config.n_head,
+            head_width=config.d_model // config.n_head,
+            num_blocks=config.n_layer,
+            mixing=mixing_of(config),
+            first_block=first_block,
+            first_gate=first_gate,
+            key_table=key_table,
+            value_table=value_table,
+            value_weight=value_weight,
+            value_bias=value_bias,
+            dvalue_weight=dvalue_weight,
+            dvalue_bias=dvalue_bias,
+            direct=self._weights_size,
+            memory=first_memory,
+            first_states=first_states,
+            dfirst_states=dfirst_states,
+            linears=address(linears),
+            categories=address(categories),
+            links=address(links),
+            scheme=NO_SCHEME if relative is None else scheme_of(relative, self._held),
+            has_value=True,
+            num_types=0,
+            num_actions=0,
+            value_mean=0.0,
+            value_deviation=1.0,
+            types=_NOWHERE,
+            actions=_NOWHERE,
+            parameters=address(self.flat),
+            weights=address(self.weights),
+            transposed=address(self.transposed),
+        )
+        mine = self._net
+        of_linears: tuple[Any, ...] = (len(linears), mine.linears)
+        #: Bring `weights` up to date with the flat parameters.
+        self.fold: Callable[[], None] = partial(
+            bind(flat.fold), *of_linears, len(self._relative), address(copies), mine.parameters, mine.weights,
+            mine.transposed,
+        )  # fmt: skip
+        self._unfold = partial(bind(flat.unfold), *of_linears, len(copies), address(copies), mine.parameters)
         widest = max([8, *(each.inputs for each in self._linears[:first_block])])
         keys = max([8, *(padded(each.row.choices, 8) for each in self._actions.values() if not each.choices)])
         chained = any(plan.row.reader >= 0 for plan in self._actions.values())
         numbers = [padded(plan.choices, DEPTH) for plan in self._actions.values() if not plan.discrete]
         ordered = any(plan.row.ordered for plan in self._actions.values())
-        self._new_memory = partial(
-            TileMemory, self._net_fields, widest, keys, max([8, *numbers]) if chained else 0, ordered
-        )
+        self._new_memory = partial(TileMemory, self._net, widest, keys, max([8, *numbers]) if chained else 0, ordered)
 
     def _compile(self, config: RogueNetConfig, spaces: Mapping[str, ActionSpace]) -> None:
         """Compile all kernels, and find their addresses."""
@@ -461,13 +475,6 @@ class Program:
         except RuntimeError:
             return [object()]  # parameters that were made in inference mode have no versions, and may have changed
 
-    def fold(self) -> None:
-        """Bring `weights` up to date with the flat parameters."""
-        bind(flat.fold)(
-            len(self._linears), address(self._linear_table), len(self._relative), address(self._copies),
-            address(self.flat), address(self.weights), address(self.transposed),
-        )  # fmt: skip
-
     # - Frames
 
     def columns(
@@ -484,20 +491,23 @@ class Program:
         Raises:
             ValueError: the batch or the state does not fit the network.
         """
-        batch, embedding = self.net.translation(obs), self.net.embedding
+        embedding, memory, head = self.net.embedding, self.net.transformer.memory, self.net.value_head
+        batch = self.net.translation(obs)
         embedding.check(batch)
         plans = self._actions if plans is None else plans
-        masks = {name: self.net.priced(name, batch.action_masks[name], batch) for name in plans}
-        batch = replace(batch, action_masks=batch.action_masks | masks)
-        memory = self.net.transformer.memory
+        spaces, masks = self.net.action_space, batch.action_masks
+        if any(spaces[name].prices for name in plans):
+            priced = {name: self.net.priced(name, masks[name], batch) for name in plans}
+            batch = replace(batch, action_masks=masks | priced)
         shares = memory is None and all(plan.row.reader < 0 for plan in plans.values())
-        columns = columns_of(batch, embedding.num_globals, self._types, plans, actions, log_probs, shares=shares)
+        net = self._net._replace(value_mean=float(head.mean), value_deviation=float(head.deviation))
+        columns = columns_of(batch, embedding.num_globals, self._types, plans, actions, log_probs, net, shares=shares)
         if memory is not None:
             memory.check_ids(batch)
-            columns = with_memory(columns, batch, state, before, self.net.config.d_model)
-        if self._net_fields["mixing"] != RELATIVE:
+            columns = with_memory(columns, batch, state, before, net.width)
+        if net.mixing != RELATIVE:
             return columns
-        return columns._replace(geometry=self._geometry(batch, columns))
+        return columns._replace(batch=columns.batch._replace(geometry=self._geometry(batch, columns)))
 
     def _geometry(self, batch: ObsBatch, columns: FrameTables) -> tables.TokenPositions:
         positions = self.net.transformer.relative_positions
@@ -515,7 +525,6 @@ class Program:
 
     # - Acting
 
-    @torch.no_grad()
     def act(
         self, obs: ObsBatch, keys: Tensor | None, state: State | None = None
     ) -> tuple[dict[str, RaggedTensor], dict[str, RaggedTensor], Tensor, State | None]:
@@ -534,8 +543,9 @@ class Program:
             plan, mask = self._actions[name], obs.action_masks[name]
             size, dtype = (1, torch.int64) if plan.discrete else (plan.choices, torch.float32)
             count = int(mask.pair_offsets[-1]) if plan.row.per_pair else len(mask.actors.values)
-            actions[name] = self.net.head(name).lists(mask, _zeros(count, size, dtype=dtype))
-            log_probs[name] = mask.actors._replace(values=_zeros(len(mask.actors.values)))
+            offsets = mask.pair_offsets if plan.row.per_pair else mask.actors.offsets
+            actions[name] = RaggedTensor(_zeros(count, size, dtype=dtype), offsets)
+            log_probs[name] = RaggedTensor(_zeros(len(mask.actors.values)), mask.actors.offsets)
         if keys is None:
             choice = tables.Choice(tables.GREEDY, _NOWHERE)
         else:
@@ -585,16 +595,16 @@ class Program:
         """
         self.refresh()
         found = {name: ragged.values for name, ragged in log_probs.items()}
-        values, frames, before = _zeros(len(obs)), np.arange(len(obs)), None
-        starts = np.ones(len(obs), np.bool_)
+        values, before, starts = _zeros(len(obs)), None, None
         if follows is not None and self.net.transformer.memory is not None:
             before, starts = torch.where(follows, torch.arange(len(obs)) - 1, -1), ~follows.numpy()
         columns = self.columns(obs, actions, found, plans=plans, state=state, before=before)
-        parts, tiles, batch = self._shared(columns, frames, frames, starts)
-        net, run = self._net(columns), bind(tile.act)
+        batch = columns.batch if starts is None else columns.batch._replace(starts=address(starts))
+        parts, tiles = self._shared(columns, slice(None), starts)
+        run, to = bind(tile.act), address(values)
 
         def work_on(number: int) -> None:
-            run(self._kernels, net, batch, tiles[number], *parts[number], choice, address(values))
+            run(self._kernels, columns.net, batch, tiles[number], *parts[number], choice, to)
 
         run_parts(work_on, len(parts))
         return values, columns.after
@@ -607,7 +617,7 @@ class Program:
         frames: NDArray[np.int64],
         loss: int,
         settings: NDArray[np.float32],
-        loss_columns: NDArray[np.float32],
+        loss_columns: Tensor | NDArray[np.float32],
         num_stats: int,
         *,
         has_value: bool = True,
@@ -628,100 +638,60 @@ class Program:
         Returns:
             (num_stats,) what the loss logs.
         """
-        if starts is None:
-            starts = np.ones(len(frames), np.bool_)
-        parts, tiles, batch = self._shared(columns, frames, loss_columns, starts)
+        batch = columns.batch._replace(frames=address(frames), size=len(frames), columns=address(loss_columns))
+        if starts is not None:
+            batch = batch._replace(starts=address(starts))
+        parts, tiles = self._shared(columns, frames, starts)
         if len(self._gradients) < len(parts):
-            self._gradients = _zeros(len(parts), self._gradient_size).numpy()
-        self._gradients.fill(0)  # torch would wake threads of its own, which then spin
+            self._gradients = _zeros(len(parts), self._gradient_size)
+        self._gradients.numpy().fill(0)  # torch would wake threads of its own, which then spin
         stats = _zeros(len(parts), num_stats)
-        net, run = self._net(columns, has_value), bind(tile.learn)
+        net, run = columns.net._replace(has_value=has_value), bind(tile.learn)
+        given, to, told = address(settings), address(self._gradients), address(stats)
 
         def work_on(number: int) -> None:
-            own = self._gradients[number]
-            run(
-                self._kernels, loss, address(settings), net, batch, tiles[number], *parts[number], address(own),
-                address(stats[number]),
-            )  # fmt: skip
+            own = to + 4 * number * self._gradient_size, told + 4 * number * num_stats
+            run(self._kernels, loss, given, net, batch, tiles[number], *parts[number], *own)
 
         run_parts(work_on, len(parts))
-        bind(flat.add_up)(len(parts) - 1, self._gradient_size, address(self._gradients))
+        bind(flat.add_up)(len(parts) - 1, self._gradient_size, to)
         self._to_flat()
         return stats.sum(dim=0)
 
     def _to_flat(self) -> None:
         """Turn the gradients of folded weights into those of the parameters."""
-        numbers, own = self.gradient_flat, self._gradients[0]
-        numbers.numpy().fill(0)
-        bind(flat.unfold)(
-            len(self._linears), address(self._linear_table), len(self._copies), address(self._copies),
-            address(self.flat), address(own), address(numbers),
-        )  # fmt: skip
+        self.gradient_flat.numpy().fill(0)
+        self._unfold(address(self._gradients), address(self.gradient_flat))
 
     # - What kernels are given
-
-    def _net(self, columns: FrameTables, has_value: bool = True) -> tables.Net:
-        head = self.net.value_head
-        return tables.Net(
-            **self._net_fields,
-            has_value=has_value,
-            num_types=len(columns.types),
-            num_actions=len(columns.actions),
-            value_mean=float(head.mean),
-            value_deviation=float(head.deviation),
-            types=address(columns.types),
-            actions=address(columns.actions),
-            parameters=address(self.flat),
-            weights=address(self.weights),
-            transposed=address(self.transposed),
-        )
 
     def _shared(
         self,
         columns: FrameTables,
-        frames: NDArray[np.int64],
-        loss_columns: NDArray[Any],
-        starts: NDArray[np.bool_],
-    ) -> tuple[list[tuple[int, int]], list[tables.Tile], tables.Minibatch]:
-        """The positions, and the memory, of each thread, and the minibatch of all."""
-        sizes, ends = columns.sizes[frames], None
-        if not starts.all():  # frames of a sequence stay together
-            first = np.flatnonzero(starts)
-            sizes, ends = np.add.reduceat(sizes, first), np.append(first[1:], len(frames))
-        parts = _shares(sizes, self.net.config.d_model)
-        if ends is not None:
-            limits = np.append(0, ends)
-            parts = [(int(limits[low]), int(limits[high])) for low, high in parts]
-        tiles = self._tiles_for(columns, int(sizes.max(initial=1)), _most_equal(columns.originals[frames]), len(parts))
-        batch = tables.Minibatch(
-            frames=address(frames),
-            originals=address(columns.originals),
-            lengths=address(columns.lengths),
-            sizes=address(columns.sizes),
-            hides=columns.hides,
-            columns=address(loss_columns),
-            size=len(frames),
-            geometry=columns.geometry or _NO_GEOMETRY,
-            starts=address(starts),
-            states=_NOWHERE if columns.hidden is None else address(columns.hidden),
-            after=_NOWHERE if columns.after is None else address(columns_of_state(columns.after)["hidden"].values),
-        )
-        return parts, tiles, batch
+        frames: NDArray[np.int64] | slice,
+        starts: NDArray[np.bool_] | None,
+    ) -> tuple[list[tuple[int, int]], list[tables.Tile]]:
+        """The positions, and the memory, of each thread.
 
-    def _tiles_for(self, columns: FrameTables, largest: int, copies: int, threads: int) -> list[tables.Tile]:
-        """The memory of each thread, for sequences of at most `largest` tokens, with places for the logits of all actions.
-
-        `copies`: how many frames share their tokens at most.
+        Args:
+            columns: of all frames.
+            frames: (M,) of the minibatch.
+            starts: (M,) whether a frame begins a sequence, whose frames stay together; None: each does.
         """
-        most = max(usual_room(self.net.config.d_model), largest)
-        usual, room = padded(most + ROWS, ROWS), padded(most * min(copies, MOST_COPIES) + ROWS, ROWS)
-        logits = 0
-        for number, plan in enumerate(self._actions.values() if len(columns.actions) else ()):
-            columns.actions["logits"][number] = logits
-            logits += room * (padded(plan.choices, 8) if plan.choices else columns.pairs)
+        sizes, limits = columns.sizes[frames], None
+        if starts is not None and not starts.all():
+            first = np.flatnonzero(starts)
+            sizes, limits = np.add.reduceat(sizes, first), np.append(first, len(sizes)).tolist()
+        parts = _shares(sizes, self._net.width)
+        if limits is not None:
+            parts = [(limits[low], limits[high]) for low, high in parts]
+        most = max(usual_room(self._net.width), int(sizes.max(initial=1)))
+        copies = min(_most_equal(columns.originals[frames]), MOST_COPIES) if columns.has_copies else 1
+        usual, room = padded(most + ROWS, ROWS), padded(most * copies + ROWS, ROWS)
         tiles: list[TileMemory] = self._local.__dict__.setdefault("tiles", [])
-        tiles += [self._new_memory() for _ in range(threads - len(tiles))]
-        return [each.of(room, usual, logits, len(columns.types), len(columns.actions)) for each in tiles[:threads]]
+        tiles += [self._new_memory() for _ in range(len(parts) - len(tiles))]
+        shape = (room, usual, room * columns.logits, columns.net.num_types, columns.net.num_actions)
+        return parts, [each.of(*shape) for each in tiles[: len(parts)]]
 
 
 def _most_equal(originals: NDArray[np.int64]) -> int:

@@ -43,7 +43,7 @@ def decide(
     count = queries_and_keys(lanes, kernels, net, action, batch, tile, low, high, start, end)
     padded = net.linears[action.layer].outputs
     scale = np.float32(1) / np.float32(math.sqrt(np.float32(action.choices)))
-    logits = shifted(tile.logits, action.logits)
+    logits = shifted(tile.logits, action.logits * tile.room)
     made, actees = ints_at(action.actions), ints_at(action.actees)
     actor_offsets, actee_offsets = ints_at(action.actor_offsets), ints_at(action.actee_offsets)
     mask, has_nobody = flags_at(action.mask), action.parameter >= 0
@@ -135,7 +135,7 @@ def decide_backward(
     count = queries_and_keys(lanes, kernels, net, action, batch, tile, low, high, start, end)
     padded = net.linears[action.layer].outputs
     scale = np.float32(1) / np.float32(math.sqrt(np.float32(action.choices)))
-    logits = shifted(tile.logits, action.logits)
+    logits = shifted(tile.logits, action.logits * tile.room)
     made, actees = ints_at(action.actions), ints_at(action.actees)
     actor_offsets, actee_offsets = ints_at(action.actor_offsets), ints_at(action.actee_offsets)
     has_nobody = action.parameter >= 0

@@ -51,7 +51,7 @@ def decide(
     count = queries_and_keys(lanes, kernels, net, action, batch, tile, low, high, start, end)
     if action.ordered:
         _write_seen(lanes, kernels, net, action, tile, count)
-    logits = shifted(tile.logits, action.logits)
+    logits = shifted(tile.logits, action.logits * tile.room)
     for actor in range(start, end):
         own = _own(net, action, batch, tile, low, start, actor, count)
         key = noise_key(action, batch, tile, choice, low, actor)
@@ -86,7 +86,7 @@ def decide_backward(
         _write_seen(lanes, kernels, net, action, tile, count)
         for gradients in (sets.dfirst, sets.dlast, sets.deach):
             clear(gradients, 0, count * width)
-    logits = shifted(tile.logits, action.logits)
+    logits = shifted(tile.logits, action.logits * tile.room)
     for actor in range(start, end):
         own = _own(net, action, batch, tile, low, start, actor, count)
         clear(tile.rows, 0, width)

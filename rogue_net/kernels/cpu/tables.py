@@ -119,7 +119,7 @@ class Action(NamedTuple):
     actees: int = 0  # indices in the frame, of those that may be selected
     actee_offsets: int = 0  # (B + 1); 0: nothing is selected
     pair_offsets: int = 0  # (B + 1) pairs of actors and actees; 0: neither the mask nor the action has any
-    logits: int = 0  # place in `Tile.logits`
+    logits: int = 0  # place in `Tile.logits`, in units of the tile's room
     decide: int = 0  # kernels of its kind
     decide_backward: int = 0
     choices: int = 0  # or features of a query, or numbers
