@@ -153,11 +153,15 @@ def measure(env: str, number: int, parameters: dict[str, Any]) -> dict[str, floa
 
 def draw(picture: Path, run: str, scores: Mapping[str, float]) -> None:
     """Draw how far evaluations are from the first score, in %, over minutes of training; the other scores are lines."""
-    rows = [row for row in read_metrics(Path(run) / "metrics.jsonl") if "eval/episodic_reward" in row]
+    minutes, gaps, seconds = list[float](), list[float](), 0.0
     best, *rules = scores.values()
     figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
-    minutes = [row["seconds"] / 60 for row in rows]
-    axes.plot(minutes, [100 * abs(1 - row["eval/episodic_reward"] / best) for row in rows], label="policy, greedy")
+    for row in read_metrics(Path(run) / "metrics.jsonl"):
+        seconds = row.get("seconds", seconds)  # the evaluation behind the last update has none
+        if "eval/episodic_reward" in row:
+            minutes.append(seconds / 60)
+            gaps.append(100 * abs(1 - row["eval/episodic_reward"] / best))
+    axes.plot(minutes, gaps, label="policy, greedy")
     for colour, (name, score) in enumerate(zip(list(scores)[1:], rules, strict=True), 1):
         axes.axhline(100 * abs(1 - score / best), color=f"C{colour}", linestyle="--", label=name)
     axes.set(xlabel="minutes of training", ylabel="% from the optimum", yscale="log")
