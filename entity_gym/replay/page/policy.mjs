@@ -638,9 +638,8 @@ function orderedSet(weights, action) {
       if (costs) addTo(now, weights.linear("left", Float64Array.of(min(max(left / max(budget, 1e-6), 0), 1))));
       const can = actees.map((_, j) => !chosen.includes(j) && (!open || open[j]) && (!costs || costs[j] <= left));
       const may = can.map((each) => each && chosen.length < (action.max ?? Infinity));
-      const stops = !can.includes(true) || chosen.length >= (action.min ?? 0);
-      const logits = products(now, [...keys, weights.get("stop")]).map((each) => 10 * tanh(each));
-      const made = pick(logits, [...may, stops], random);
+      may.push(!can.includes(true) || chosen.length >= (action.min ?? 0)); // to stop
+      const made = pick(products(now, [...keys, weights.get("stop")]).map((score) => 10 * tanh(score)), may, random);
       [logProb, row] = [logProb + made.logProb, row ?? made.row];
       if (made.choice === actees.length) return { choice: chosen.map((j) => actees[j]), logProb, row };
       chosen.push(made.choice);
