@@ -128,7 +128,7 @@ def test_the_shortest_tours_found_are_hardly_longer_than_the_shortest(
     ends = (np.arange(cities)[:, None] == i) | (np.arange(cities)[:, None] == j)
 
     def shortest(distance: NDArray[np.float64]) -> float:
-        """Of each pair of cities, whether the tour has it: a linear program, which is binary once it has no short cycles."""
+        """Solve which pairs of cities the tour links: a linear program, and a binary one once it has no short cycles."""
         constraints, binary = [optimize.LinearConstraint(ends, 2, 2)], False
         while True:
             how = {"integrality": np.full(len(i), binary), "bounds": optimize.Bounds(0, 1)}
