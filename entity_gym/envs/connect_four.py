@@ -25,7 +25,7 @@ from entity_gym.envs.connect_four_scripts import (
 NAN = float("nan")
 MOST_COLUMNS, MOST_ROWS = 9, 8
 MOST_BITS = 63  # of a board, columns * (rows + 1)
-MOST_DISCS = 56
+MOST_DISCS = 28  # of a player
 NOBODY = -1
 THEIRS = spaces.Flag("theirs")
 THEIR_TURN = spaces.Flag("their_turn")
@@ -35,10 +35,10 @@ class ConnectFour(CompiledEnvironment):
     """Two players in turn drop a disc into one of seven columns, until one has four in a row.
 
     **Observation.** `Player` [their_turn], always one; `Column` [x, y, their_turn] for each column that is not full, where y is
-    the number of discs in it, and so the row in which a disc would land; `Disc` [x, y, their_turn, theirs] for every disc on
-    the board. x is a whole number from 0 to columns - 1, and y from 0, the lowest row, to rows - 1. `theirs` is 0 for one's own
-    discs and 1 for those of the other player. `their_turn` is 0 if it is one's own turn, otherwise 1, in all entities of a frame.
-    Both players see the whole board all the time.
+    the number of discs in it, and so the row in which a disc would land; `MoverDisc` [x, y, theirs] for every disc of the player
+    whose turn it is, `OtherDisc` [x, y, theirs] for every other. x is a whole number from 0 to columns - 1, and y from 0, the
+    lowest row, to rows - 1. `theirs` is 0 for one's own discs and 1 for those of the other player. `their_turn` is 0 if it is
+    one's own turn, otherwise 1. Both players see the whole board all the time.
 
     **Actions.** `drop`: the `Player` whose turn it is selects a `Column`.
 
@@ -82,7 +82,8 @@ class ConnectFour(CompiledEnvironment):
     entities = {
         "Player": Entity([THEIR_TURN], max=1),
         "Column": Entity(["x", "y", THEIR_TURN], max=MOST_COLUMNS),
-        "Disc": Entity(["x", "y", THEIR_TURN, THEIRS], max=MOST_DISCS),
+        "MoverDisc": Entity(["x", "y", THEIRS], max=MOST_DISCS),
+        "OtherDisc": Entity(["x", "y", THEIRS], max=MOST_DISCS),
     }
     actions = {"drop": SelectEntity(actors="Player", actees="Column")}
     parameters = {"columns": 7, "rows": 6, "opponent": 0, "opening": 0}
@@ -153,7 +154,8 @@ class ConnectFour(CompiledEnvironment):
         obs.n.Player = 1
         obs.Player[0, 0] = turn
         columns = 0
-        discs = 0
+        movers = 0
+        others = 0
         for x in range(s.columns):
             if s.height[x] < s.rows:
                 obs.Column[columns, 0] = x
@@ -161,25 +163,34 @@ class ConnectFour(CompiledEnvironment):
                 obs.Column[columns, 2] = turn
                 columns += 1
             for y in range(s.height[x]):
-                obs.Disc[discs, 0] = x
-                obs.Disc[discs, 1] = y
-                obs.Disc[discs, 2] = turn
-                obs.Disc[discs, 3] = ((s.discs[1] >> ((s.rows + 1) * x + y)) & 1) ^ viewer
-                discs += 1
+                owner = (s.discs[1] >> ((s.rows + 1) * x + y)) & 1
+                if owner == s.mover:
+                    obs.MoverDisc[movers, 0] = x
+                    obs.MoverDisc[movers, 1] = y
+                    obs.MoverDisc[movers, 2] = owner ^ viewer
+                    movers += 1
+                else:
+                    obs.OtherDisc[others, 0] = x
+                    obs.OtherDisc[others, 1] = y
+                    obs.OtherDisc[others, 2] = owner ^ viewer
+                    others += 1
         obs.n.Column = columns
-        obs.n.Disc = discs
+        obs.n.MoverDisc = movers
+        obs.n.OtherDisc = others
         if is_over(s):
             obs.n.drop = 0
 
     def draw(s: Any) -> dict[str, Any]:
         """Hints for replays: the board, with discs in the colours of the players and a bar where a disc would land."""
         position = {"position": ["x", "y"]}
+        disc = {**position, "shape": "circle", "color_by": "theirs", "size": 0.9}
         return {
             "bounds": [0, 0, int(s.columns) - 1, int(s.rows) - 1],
             "grid": True,
             "y_up": True,
             "types": {
-                "Disc": {**position, "shape": "circle", "color_by": "theirs", "size": 0.9},
+                "MoverDisc": disc,
+                "OtherDisc": disc,
                 "Column": {**position, "shape": "square", "color": DARK, "size": 0.3},
                 "Player": {"shape": "square", "color": BLUE},
             },
@@ -201,8 +212,7 @@ class ConnectFour(CompiledEnvironment):
     ) -> NDArray[np.float32]:
         """The features with `theirs` 0 for `player`'s own discs, and `their_turn` 0 in its turn."""
         seen = np.array(rows, np.float32)
-        flags = slice(2, 4) if entity_type == "Disc" else slice(-1, None)
-        seen[:, flags] = seen[:, flags] != np.reshape(player, (-1, 1))
+        seen[:, -1] = seen[:, -1] != player
         return seen
 
 

@@ -39,6 +39,11 @@ def play(env: CompiledView, *columns: int) -> Observation:
     return end
 
 
+def discs(seen: Observation) -> list[list[float]]:
+    """[x, y, theirs] of all discs, by their place."""
+    return sorted(rows(seen, "MoverDisc") + rows(seen, "OtherDisc"))
+
+
 def rewards(end: Observation) -> list[float]:
     assert end.player_rewards is not None
     return [float(reward) for reward in end.player_rewards]
@@ -51,7 +56,8 @@ def test_discs_open_columns_and_the_turn_are_shown() -> None:
     seen = begin([3, 3, 0]).show()
     assert rows(seen, "Player") == [[1]], "three discs lie, so it is the turn of player 1"
     assert rows(seen, "Column") == [[x, {0: 1, 3: 2}.get(x, 0), 1] for x in range(7)]
-    assert rows(seen, "Disc") == [[0, 0, 1, 0], [3, 0, 1, 0], [3, 1, 1, 1]]
+    assert rows(seen, "MoverDisc") == [[3, 1, 1]]
+    assert rows(seen, "OtherDisc") == [[0, 0, 0], [3, 0, 0]]
 
 
 def test_a_full_column_is_not_there_to_be_selected() -> None:
@@ -72,10 +78,11 @@ def test_players_see_the_same_board_each_with_its_own_discs_as_mine_and_one_of_t
     for _ in range(60):
         seating = Seating(obs, mapping)
         views = [seating.show(seating.part(player)) for player in (0, 1)]
-        mine, theirs = (view.features["Disc"].values for view in views)
-        assert np.array_equal(mine[:, :2], theirs[:, :2])
-        assert np.array_equal(mine[:, 2:], 1 - theirs[:, 2:])
-        assert np.array_equal(mine[:, 3], obs.features["Disc"].values[:, 3])
+        for name in ("MoverDisc", "OtherDisc"):
+            first, second = (view.features[name].values for view in views)
+            assert np.array_equal(first, obs.features[name].values)
+            assert np.array_equal(first[:, :2], second[:, :2])
+            assert np.array_equal(first[:, 2], 1 - second[:, 2])
         movers = obs.features["Player"].values[:, 0]
         for player, view in enumerate(views):
             turn = (movers != player).astype(float)
@@ -83,7 +90,9 @@ def test_players_see_the_same_board_each_with_its_own_discs_as_mine_and_one_of_t
             assert np.array_equal(
                 view.features["Column"].values[:, 2], np.repeat(turn, view.features["Column"].size1())
             )
-            assert np.array_equal(view.features["Disc"].values[:, 2], np.repeat(turn, view.features["Disc"].size1()))
+            for name, theirs in (("MoverDisc", turn), ("OtherDisc", 1 - turn)):
+                buffer = view.features[name]
+                assert np.array_equal(buffer.values[:, 2], np.repeat(theirs, buffer.size1()))
             assert np.array_equal(view.action_masks["drop"].actors.size1(), 1 - turn)
         obs = pool.act(random_actions(obs, rng, pool.action_space()))
 
@@ -97,14 +106,14 @@ def test_against_a_script_there_is_one_player_whose_turn_it_always_is() -> None:
         1,
         1,
     ]
-    discs = set()
+    seen = set()
     for seed in range(8):
         env = started(ConnectFour(opponent=RANDOM), seed)
         assert rows(env.show(), "Player") == [[0]]
-        before = len(rows(env.show(), "Disc"))
-        discs.add(before)
-        assert len(rows(play(env, 3), "Disc")) == before + 2
-    assert discs == {0, 1}, "who begins is drawn"
+        before = len(discs(env.show()))
+        seen.add(before)
+        assert len(discs(play(env, 3))) == before + 2
+    assert seen == {0, 1}, "who begins is drawn"
 
 
 def test_as_its_own_opponent_the_policy_sees_the_board_and_earns_as_the_player_whose_turn_it_is() -> None:
@@ -112,7 +121,7 @@ def test_as_its_own_opponent_the_policy_sees_the_board_and_earns_as_the_player_w
         env = begin([0, 6], mover, opponent=ITSELF)
         seen = []
         for x in (0, 6, 0, 6):
-            seen.append([owner for column, _, _, owner in rows(env.show(), "Disc") if column == 0])
+            seen.append([owner for column, _, owner in discs(env.show()) if column == 0])
             end = play(env, x)
             assert (rows(end, "Player"), end.reward, end.done) == ([[0]], 0, False)
         assert seen == [[0], [1, 1], [0, 0], [1, 1, 1]], "column 0 is of the player who began"
@@ -124,12 +133,12 @@ def test_a_game_begins_after_an_opening_in_which_nobody_wins() -> None:
     sizes: dict[int, int] = {}
     for seed in range(40):
         env = started(ConnectFour(columns=4, rows=4, opening=12), seed)
-        discs = np.array(rows(env.show(), "Disc"), int)
-        sizes[len(discs)] = sizes.get(len(discs), 0) + 1
-        assert abs((discs[:, 3] == 0).sum() - (discs[:, 3] == 1).sum()) <= 1
+        lie = [len(rows(env.show(), name)) for name in ("MoverDisc", "OtherDisc")]
+        sizes[sum(lie)] = sizes.get(sum(lie), 0) + 1
+        assert abs(lie[0] - lie[1]) <= 1
         assert env.record.winner == -1 and env.show().actions
     assert max(sizes) <= 12 and len(sizes) > 1, "discs for full columns are left out"
-    assert len(rows(started(ConnectFour(opening=3)).show(), "Disc")) == 3
+    assert len(discs(started(ConnectFour(opening=3)).show())) == 3
 
 
 # --- Ends
@@ -191,9 +200,10 @@ def test_random_games_are_those_of_a_board_of_cells(columns: int, heights: int) 
         while not done:
             mover = int(rows(env.show(), "Player")[0][0])
             seen = np.full((columns, heights), -1)
-            for x, y, turn, owner in np.array(rows(env.show(), "Disc"), int).reshape(-1, 4):
-                assert turn == mover
-                seen[x, y] = owner
+            for name, owner in (("MoverDisc", mover), ("OtherDisc", 1 - mover)):
+                for x, y, theirs in np.array(rows(env.show(), name), int).reshape(-1, 3):
+                    assert theirs == owner
+                    seen[x, y] = owner
             assert np.array_equal(seen, board)
             open_columns = [x for x in range(columns) if (board[x] == -1).any()]
             assert [[x, y] for x, y, _ in rows(env.show(), "Column")] == [

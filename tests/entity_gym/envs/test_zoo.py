@@ -203,7 +203,7 @@ def test_parameters_that_do_not_go_together_are_refused(env: Any, parameters: di
 SPACES: dict[type[CompiledEnvironment], tuple[dict[str, str], dict[str, tuple[str, ...]]]] = {
     CherryPick: ({"Cherry": "quality", "Player": ""}, {"Pick Cherry": ()}),
     ConnectFour: (
-        {"Player": "their_turn", "Column": "x y their_turn", "Disc": "x y their_turn theirs"},
+        {"Player": "their_turn", "Column": "x y their_turn", "MoverDisc": "x y theirs", "OtherDisc": "x y theirs"},
         {"drop": ()},
     ),
     Minefield: (
