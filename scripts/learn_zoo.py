@@ -3,6 +3,7 @@
 python scripts/learn_zoo.py                              # all missing runs, into outputs/zoo
 python scripts/learn_zoo.py --envs Xor CherryPick --seeds 1
 python scripts/learn_zoo.py --report                     # also write the table into docs/benchmarks.md
+python scripts/learn_zoo.py --variants --seeds 1         # presets with other sizes and counts than theirs
 
 Each seed is trained by `python -m enn_ppo.train` and scored by `python -m enn_ppo.eval`, in separate processes, with evaluation
 seeds that differ from training and `eval.greedy` of the preset. Finished runs are kept, interrupted ones are resumed, and runs
@@ -92,6 +93,44 @@ ZOO = (
 )
 
 
+def _variant(env: str, score: float, minutes: float, **kwargs: Any) -> World:
+    """The preset of a world with other parameters."""
+    named = ", ".join(f"{name}={value}" for name, value in kwargs.items())
+    return World(
+        f"{env}, {named}",
+        (f"env={env}", *(f"env.kwargs.{name}={value}" for name, value in kwargs.items())),
+        score,
+        minutes,
+    )
+
+
+#: Two of each world that has sizes or counts: presets are not fitted to one.
+VARIANTS = (
+    _variant("Count", 0.99, 1, masked_choices=5),
+    _variant("Count", 0.99, 1, masked_choices=10),
+    _variant("Corridor", 0.95, 1, length=20),
+    _variant("Corridor", 0.95, 1, num_ways=4),
+    _variant("Shells", 0.95, 1, num_shuffles=16),
+    _variant("Shells", 0.95, 1, min_shells=2, max_shells=8),
+    _variant("Pairs", 0.98, 1, min_gates=2, max_gates=2),
+    _variant("Pairs", 0.98, 1, min_gates=3, max_gates=6),
+    _variant("MineSweeper", 0.97, 5, width=9, height=9),
+    _variant("MineSweeper", 0.97, 5, num_mines=8, num_robots=4),
+    _variant("CherryPick", 0.99, 5, num_cherries=16),
+    _variant("CherryPick", 0.99, 10, num_cherries=64),
+    _variant("PickMatchingBalls", 0.99, 5, one_hot="true", randomize="true", max_balls=16),
+    _variant("PickMatchingBalls", 0.99, 10, one_hot="true", randomize="true", max_balls=48),
+    _variant("TreasureHunt", 2.8, 5, num_traps=3, num_treasures=3),
+    _variant("TreasureHunt", 7.5, 5, num_traps=8, num_treasures=8),
+    _variant("Minefield", 0.97, 15, max_mines=5),
+    _variant("Minefield", 0.97, 15, max_mines=15),
+    _variant("MultiSnake", 0.95, 15, board_size=8),
+    _variant("MultiSnake", 0.95, 15, board_size=12),
+    _variant("MultiSnake2", 0.9, 60, board_size=8),
+    _variant("MultiSnake2", 0.9, 60, board_size=12),
+)
+
+
 @dataclass(frozen=True)
 class Learned:
     """One seed, trained and scored."""
@@ -110,15 +149,15 @@ class Learned:
 # --- Pure parts ---
 
 
-def select(names: Sequence[str] | None) -> list[World]:
-    """The worlds with these names, or all.
+def select(names: Sequence[str] | None, rows: Sequence[World] = ZOO) -> list[World]:
+    """The worlds with these names, or all of `rows`.
 
     Raises:
         ValueError: there is no such world.
     """
     if not names:
-        return list(ZOO)
-    known = {world.name: world for world in ZOO}
+        return list(rows)
+    known = {world.name: world for world in (*ZOO, *VARIANTS)}
     for name in names:
         if name not in known:
             raise ValueError(f"--envs {name!r} is no row of the table; allowed: {', '.join(map(repr, known))}")
@@ -267,7 +306,7 @@ def _command(arguments: Sequence[str], threads: int) -> str:
 
 def main() -> int:
     given = _arguments()
-    worlds = select(given.envs)
+    worlds = select(given.envs, VARIANTS if given.variants else ZOO)
     learned: list[Learned] = []
     failed = False
     with ThreadPoolExecutor(given.jobs) as pool:
@@ -287,13 +326,17 @@ def main() -> int:
     (given.folder / "results.json").write_text(json.dumps([vars(each) for each in learned], indent=2) + "\n")
     print("\n" + table(worlds, learned))
     if given.report:
-        replace_table(ROOT / "docs/benchmarks.md", "learn_zoo.py", table(worlds, learned))
+        script = "learn_zoo.py --variants" if given.variants else "learn_zoo.py"
+        replace_table(ROOT / "docs/benchmarks.md", script, table(worlds, learned))
     return int(failed)
 
 
 def _arguments() -> Namespace:
     parser = ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--envs", nargs="+", metavar="ROW", help="rows of the table (all)")
+    parser.add_argument(
+        "--variants", action="store_true", help="presets with other sizes and counts, in a table of their own"
+    )
     parser.add_argument("--seeds", nargs="+", type=int, default=[1, 2, 3])
     parser.add_argument("--jobs", type=int, default=1, help="parallel runs; more than one makes each run slower")
     parser.add_argument("--threads", type=int, default=2, help="torch's threads in each run")

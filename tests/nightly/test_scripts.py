@@ -108,6 +108,22 @@ def test_learn_zoo_makes_the_table(tmp_path: Path) -> None:
     assert "| Xor | ≥ 0.99 | " in said
 
 
+@pytest.mark.learning
+@pytest.mark.parametrize(
+    "env", ["Count", "Corridor", "Shells", "Pairs", "MineSweeper", "CherryPick", "PickMatchingBalls", "TreasureHunt"]
+)
+def test_presets_learn_other_sizes_and_counts(env: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Variants that take minutes at most; `learn_zoo.py --variants` has all."""
+    monkeypatch.syspath_prepend(ROOT / "scripts")
+    from learn_zoo import VARIANTS
+
+    asked = {world.name: world.score for world in VARIANTS if world.name.startswith(f"{env}, ")}
+    assert len(asked) == 2
+    script("learn_zoo.py", "--envs", *asked, "--seeds", 1, "--folder", tmp_path)
+    scores = {each["world"]: each["score"] for each in json.loads((tmp_path / "results.json").read_text())}
+    assert not {name: score for name, score in scores.items() if score < asked[name]}
+
+
 @pytest.mark.parametrize("world", ["Knapsack", "Route"])
 def test_optima_are_better_than_simple_rules(world: str) -> None:
     said = script("optima.py", world, "--instances", 20)
