@@ -265,7 +265,7 @@ def capture(columns: int, rows: int, part: float) -> str:
     server = ["tmux", "-L", f"capture_dashboard_{time.time_ns()}", "-f", "/dev/null"]
     # the training may still write for a moment when its session has ended
     with TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        training = [sys.executable, *COMMAND.split()[1:], "run_dir=outputs/MineSweeper", "total_timesteps=499968"]
+        training = [sys.executable, *COMMAND.split()[1:], "run_dir=outputs/MineSweeper"]
         # in the folder, so that the run directory has a short name
         shell = f"cd {shlex.quote(folder)} && PYTHONPATH={shlex.quote(str(ROOT))} COLORTERM=truecolor {shlex.join(training)}"
         size = ["-x", str(columns), "-y", str(rows)]

@@ -98,9 +98,12 @@ def settings_in(config: TrainConfig, names: dict[str, Any]) -> dict[str, Any]:
 # --- Settings ---
 
 
-def test_without_arguments_a_command_has_the_defaults_of_the_classes() -> None:
+def test_without_arguments_a_command_has_minesweepers_preset_over_the_defaults_of_the_classes() -> None:
     config = composed("run_dir=a")
-    assert config == TrainConfig(env=config.env, run_dir="a")
+    assert config == preset("MineSweeper", run_dir="a")
+    of_preset = {"env": config.env, "net": config.net, "total_timesteps": config.total_timesteps}
+    assert config == TrainConfig(**of_preset, run_dir="a")
+    assert config.net == RogueNetConfig(relpos=config.net.relpos)
     assert config.env.id == EnvConfig().id
     assert config.env.kwargs == make_spec("MineSweeper").config.parameters | {"max_steps": 100}
     seen: list[EvalConfig] = []
