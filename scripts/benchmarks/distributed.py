@@ -35,7 +35,7 @@ WARM_UP = 3  # updates that are not measured
 WORLDS = {
     "cheap": ["env=MultiSnake", "env.kwargs.num_snakes=2"],
     "waiting": ["env=custom", "env.id=waiting_world:Elsewhere"],
-    "defaults": ["env=MineSweeper"],
+    "defaults": ["env=MineSweeper", "net.relpos.kind=none"],
 }
 
 
