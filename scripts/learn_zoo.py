@@ -109,7 +109,7 @@ def _variant(env: str, score: float, minutes: float, **kwargs: Any) -> World:
 #: Two of each world that has sizes or counts: presets are not fitted to one.
 VARIANTS = (
     _variant("Count", 0.99, 1, masked_choices=5),
-    _variant("Count", 0.99, 1, masked_choices=10),
+    _variant("Count", 0.99, 1, masked_choices=3),
     _variant("Corridor", 0.95, 1, length=20),
     _variant("Corridor", 0.95, 1, num_ways=4),
     _variant("Shells", 0.95, 1, num_shuffles=16),
