@@ -10,7 +10,7 @@ many environments and environment steps, and the same discount if the row has on
 agents together) over episodes with other seeds than training. Each learned policy is evaluated with its most likely actions and
 with sampled ones; the table has the better of the two for every method, by the mean over seeds. Seconds are those of training,
 with the making of environments and without evaluation. `timed` has the wall time of the peer in place of its steps, and two
-threads, and is measured after the peer. Its time begins with the first rollout: imports and what is compiled before come on top.
+threads, and is measured after the peer. A run of one update before shows how long a start takes, which is taken off its time.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Measured:
         settings: all that decided about it but the seed.
         scores: name of the score -> greedy, sampled, or played by what does not learn -> mean over the episodes.
         seconds: wall time of training.
-        cpu_seconds: time of all threads in training.
+        cpu_seconds: time of all threads in training, without further processes, which only `timed` has.
         load: of the machine after it: work of others makes wall time longer.
         trained: environment steps of training, where time limits them.
     """
@@ -174,10 +174,10 @@ def _cell(seeds: Sequence[Measured], score: str) -> str:
     text = _with_interval(values, _digits(statistics.fmean(values)))
     if way == PLAYED:
         return text
-    cpu = statistics.fmean(each.cpu_seconds for each in seeds)
-    trained = [each.trained for each in seeds if each.trained is not None]
-    text += f" {way[0]}; {statistics.fmean(trained):,.0f} steps;" if trained else f" {way[0]};"
-    return f"{text} {_with_interval([each.seconds for each in seeds], 0)} s, cpu {cpu:.0f} s"
+    text, wall = f"{text} {way[0]};", f"{_with_interval([each.seconds for each in seeds], 0)} s"
+    if trained := [each.trained for each in seeds if each.trained is not None]:
+        return f"{text} {statistics.fmean(trained):,.0f} steps; {wall}"
+    return f"{text} {wall}, cpu {statistics.fmean(each.cpu_seconds for each in seeds):.0f} s"
 
 
 def _digits(value: float) -> int:
@@ -225,9 +225,11 @@ def measure(row: Row, method: str, seed: int, seconds: float | None = None) -> M
             if method == "timed":
                 config = training(row, "flat" if row.view is None else "view", seed, run_dir)
                 rollout = replace(config.rollout, num_processes=row.processes)
-                config = replace(
-                    config, rollout=rollout, max_train_seconds=seconds, total_timesteps=10**9, num_threads=2
-                )
+                config = replace(config, rollout=rollout, total_timesteps=10**9, num_threads=2)
+                started = time.perf_counter()  # what a start takes: `max_train_seconds` begin after it
+                train(replace(config, max_train_seconds=1e-3, run_dir=str(Path(folder) / "one_update")))
+                left = (seconds or 0.0) - (time.perf_counter() - started)
+                config = replace(config, max_train_seconds=max(left, 1e-3))
             elif method == "transfer":
                 assert row.small is not None
                 config = training(row.small, "view", seed, run_dir)
