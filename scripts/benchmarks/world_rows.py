@@ -173,8 +173,8 @@ RWARE_16 = Row(
     ours=("rollout.steps=128", "optim.epochs=4", "ppo.ent_coef=0.01"),
     viewed=("net.relpos.kind=grid", "net.relpos.extent=[2,2]", "net.relpos.position_features=[x,y]"),
     script="stand",
-    why="With more updates, 8 epochs, `view` had 4.63 and `flat` 6.90; with minibatches of 256, 64 steps and no entropy bonus 5.93"
-    " and 5.63; with minibatches of 64, 10 epochs, 4.97 (one seed each).",
+    why="With more updates, 8 epochs, `view` had 4.63 and `flat` 6.90; with minibatches of 256, 64 steps and no entropy bonus "
+    "5.93 and 5.63; with minibatches of 64, 10 epochs, 4.97 (one seed each).",
 )
 
 ROWS: tuple[Row, ...] = (
