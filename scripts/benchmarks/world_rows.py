@@ -213,8 +213,8 @@ ROWS: tuple[Row, ...] = (
         processes=2,
         script="idle",
         why="As highway-fast-v0. Actions are those of intersection-v0, three speeds along the route, and 5 frames a second are "
-        "simulated, as in highway-fast, since steering by two continuous numbers is not learned in so few steps. No method does "
-        "better than one that idles: with relative positions `view` had 2.8 (one seed).",
+        "simulated, as in highway-fast, since steering by two continuous numbers is not learned in so few steps. No method "
+        "is separated from one that idles. With relative positions `view` had 2.8 (one seed).",
     ),
     Row(
         "roundabout-v0",

@@ -197,7 +197,7 @@ def _with_interval(values: Sequence[float], digits: int) -> str:
 # --- One measurement, in the child
 
 
-def measure(row: Row, method: str, seed: int, seconds: float | None = None) -> Measured:
+def measure(row: Row, method: str, seed: int, seconds: float) -> Measured:
     """Train if the method learns, and evaluate; `seconds` are those that `timed` has."""
     started, cpu = time.perf_counter(), time.process_time()
     spent, trained = (0.0, 0.0), None
@@ -228,8 +228,8 @@ def measure(row: Row, method: str, seed: int, seconds: float | None = None) -> M
                 config = replace(config, rollout=rollout, total_timesteps=10**9, num_threads=2)
                 started = time.perf_counter()  # what a start takes: `max_train_seconds` begin after it
                 train(replace(config, max_train_seconds=1e-3, run_dir=str(Path(folder) / "one_update")))
-                left = (seconds or 0.0) - (time.perf_counter() - started)
-                config = replace(config, max_train_seconds=max(left, 1e-3))
+                left = max(seconds - (time.perf_counter() - started), 1e-3)
+                config = replace(config, max_train_seconds=left)
             elif method == "transfer":
                 assert row.small is not None
                 config = training(row.small, "view", seed, run_dir)
@@ -343,11 +343,11 @@ def run_all(given: Namespace, rows: Sequence[Row]) -> bool:
                 if method == "timed" and peer is None:
                     print(f"{row.name}, timed, seed {seed}: skipped, it takes the time of sb3, which is not measured")
                     continue
-                well &= _measure_apart(given, row, method, seed, peer.seconds if peer else None)
+                well &= _measure_apart(given, row, method, seed, peer.seconds if peer else 0.0)
     return well
 
 
-def _measure_apart(given: Namespace, row: Row, method: str, seed: int, seconds: float | None) -> bool:
+def _measure_apart(given: Namespace, row: Row, method: str, seed: int, seconds: float) -> bool:
     """Run a measurement in a child process, and append its line to the results."""
     environment = os.environ | {
         "PYTHONPATH": str(ROOT),
@@ -368,7 +368,8 @@ def _measure_apart(given: Namespace, row: Row, method: str, seed: int, seconds: 
         str(seed),
         "--steps-share",
         str(given.steps_share),
-        *(("--seconds", str(seconds)) if seconds else ()),
+        "--seconds",
+        str(seconds),
     ]
     done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True)
     lines = [line for line in done.stdout.splitlines() if line.startswith(MARK)]
@@ -417,6 +418,9 @@ def _arguments() -> Namespace:
     parser.add_argument("--steps-share", type=float, default=1.0, help="share of each row's steps, to try the command")
     parser.add_argument("--results", type=Path, default=RESULTS, help="file of the measurements")
     parser.add_argument("--report", action="store_true", help="measure nothing: write the table of the results so far")
-    parser.add_argument("--seconds", type=float, help="of training, for --one with the method timed")
+    parser.add_argument("--seconds", type=float, default=0.0, help="of --one with the method timed")
     parser.add_argument("--one", nargs=3, help="a row, a method and a seed, measured in this process")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if given.one and given.one[1] == "timed" and not given.seconds:
+        parser.error("--one ROW timed SEED needs --seconds, the time of its training")
+    return given
