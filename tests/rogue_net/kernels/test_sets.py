@@ -75,9 +75,9 @@ def frames(draw: st.DrawFn, case: str, *crowds: int) -> VecObs:
 def net_of(case: str, seed: int = 0, d_qk: int = 8) -> RogueNet:
     torch.manual_seed(seed)
     net = RogueNet(RogueNetConfig(d_model=16, n_layer=1, d_qk=d_qk, backend="fused"), SPACE, world(case).action_space)
-    with torch.no_grad():
+    with torch.no_grad():  # with 0.2, one case in 200 is steep: float32 of modules and program is 1e-5 from float64
         for parameter in net.parameters():
-            parameter.add_(torch.randn_like(parameter) * 0.2)
+            parameter.add_(torch.randn_like(parameter) * 0.1)
     calm_down(net)
     return net
 
