@@ -174,10 +174,10 @@ RWARE_16 = Row(
     viewed=("net.relpos.kind=grid", "net.relpos.extent=[2,2]", "net.relpos.position_features=[x,y]"),
     script="stand",
     why="The peer's robots each learn from their own reward; with the sum, from which this package learns, it had 6.47 in "
-    "place of 8.67 (seed 1). `view` loses by cells as entities: with the 71 numbers of a robot as one entity, and "
+    "place of 8.67 (seed 1). `view` loses mostly by cells as entities: with the 71 numbers of a robot as one entity, and "
     "`view`'s layer and learning rate, it had 9.83 and 8.23 (seeds 1, 2). With empty cells as entities and an entropy "
-    "bonus that falls to 0 it had 13.37, 4.07 and 5.77: seeds differ more than settings. Its robots carry shelves that "
-    "nobody wants any more for 270 to 340 of 500 steps.",
+    "bonus that falls to 0 it had 13.37, 4.07 and 5.77: seeds differ more than settings. In three such runs its robots "
+    "carried shelves that nobody wanted any more for 270 to 340 of 500 steps.",
 )
 
 ROWS: tuple[Row, ...] = (

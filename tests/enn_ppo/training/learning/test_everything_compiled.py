@@ -93,7 +93,7 @@ def frame(rng: np.random.Generator, units: list[int], items: list[int]) -> Obser
 def net_of(memory: Any, seed: int) -> RogueNet:
     torch.manual_seed(seed)
     net = RogueNet(RogueNetConfig(d_model=16, d_qk=12, memory=memory, backend="fused"), WORLD.obs_space, ACTIONS)
-    with torch.no_grad():  # with 0.2, rounding of steep logits, 10 tanh(x), puts both 1e-4 from float64
+    with torch.no_grad():  # with 0.2, sets are steep: float32 of modules and program is 1e-4 from float64
         for parameter in net.parameters():
             parameter.add_(0.1 * torch.randn_like(parameter))
     return net.eval()
